@@ -36,7 +36,7 @@ class WithBill(bdist_wheel):
     """Writes the bill of materials into the wheel's metadata, but not into that of an editable installation."""
 
     def write_wheelfile(self, wheelfile_base: str, *further: Any, **named: Any) -> None:
-        """Writes the file WHEEL, then the bill."""
+        """Writes the file WHEEL, then the bill of materials."""
         super().write_wheelfile(wheelfile_base, *further, **named)
         if not self.get_finalized_command("build_py").editable_mode:
             folder = Path(wheelfile_base, "sboms")
@@ -46,9 +46,9 @@ class WithBill(bdist_wheel):
 
 
 def bill_of_materials(version: str) -> dict[str, Any]:
-    """Returns the bill in CycloneDX 1.6: the packages with which this version was tested, with their hashes.
+    """Returns the bill of materials (CycloneDX 1.6): the tested versions of packages, with their hashes.
 
-    Packages of extras are listed too. The wheel itself contains none of them.
+    Packages of optional extras are listed too. The wheel itself contains none of the packages.
     """
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
     needed = {re.split(r"[^\w.-]", line)[0].lower().replace("_", "-") for line in project["dependencies"]}
@@ -74,7 +74,7 @@ def component(pinned: str, digest: str) -> dict[str, Any]:
 
 
 def named(name: str, version: str) -> dict[str, Any]:
-    """Returns the name, version and address of a package on PyPI."""
+    """Returns the name and the version of a package, and its address on PyPI."""
     url = f"pkg:pypi/{name}@{version}"
     return {"type": "library", "bom-ref": url, "name": name, "version": version, "purl": url}
 

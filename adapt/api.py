@@ -1,4 +1,4 @@
-"""The functions and classes of `import dontstop`: a function for each job, plans, chains and searches."""
+"""Defines what `import dontstop` offers: one function per job, and functions for plans, chains and searches."""
 
 from __future__ import annotations
 
@@ -211,12 +211,12 @@ def merge(config: Source = None, /, **fields: Any) -> Run[Merged]:
 
 
 def ensemble(config: Source = None, /, **fields: Any) -> Run[Ensembled]:
-    """Evaluates the mean prediction of the models in `ensemble={"models": [...]}`. Arguments are those of `dapt`."""
+    """Evaluates the mean prediction of the models in `ensemble={"models": [...]}`. Arguments as for `dapt`."""
     return _run("ensemble", config, fields)
 
 
 def distil(config: Source = None, /, **fields: Any) -> Run[Adapted]:
-    """Trains a student of the models in `distill={"teachers": [...]}`. Arguments and result are those of `dapt`."""
+    """Trains a student to imitate the models in `distill={"teachers": [...]}`. Takes and returns the same as `dapt`."""
     return _run("distil", config, fields)
 
 
@@ -313,10 +313,10 @@ def advise(config: Source = None, /, **fields: Any) -> Run[Advice]:
 def tune(space: str | PathLike[str], config: Source = None, /, job: str | None = None, **fields: Any) -> SearchRun:
     """Searches for good values of a job's fields, with trials that are compared on dev examples.
 
-    The best values are then run again with fresh seeds. Only these runs are scored on the test examples.
+    The best configuration is then run again with fresh seeds. Only these runs are scored on the test examples.
 
     Args:
-        space: the name of a space that comes with the package, such as `tapt`, or the path of a file.
+        space: the name of a search space that comes with the package, such as `tapt`, or the path of a file.
         config: as for `dapt`.
         job: the job whose fields are searched. None means the job with the same name as the space.
         **fields: as for `dapt`. Section `tune` sets the number of trials, the objectives and the searcher.
@@ -344,7 +344,7 @@ def chain(
 
     Args:
         file: the path of the file, or the name of a recipe, such as `study`.
-        only: the members to run, keyed by the name of their set, such as `{"task": ["acl_arc"]}`.
+        only: the values to run of each set that the file sweeps over, keyed by set, such as `{"task": ["acl_arc"]}`.
         fields: sections or fields of the configuration for all stages.
         **let: values of variables, which replace the values in the file's section `let`, such as `data="/data"`.
 
@@ -421,7 +421,7 @@ def plan(job: str, config: Source = None, /, **fields: Any) -> Plan:
 
 @contextmanager
 def _session() -> Iterator[None]:
-    """Runs code for a user of the library. When it ends or is interrupted, the process is as before."""
+    """Runs library code. At its end, restores environment, loggers and signal handlers. Ctrl-C also closes Ray."""
     with as_library():
         try:
             yield
@@ -448,7 +448,7 @@ def configuration(kind: Kind, config: Source, fields: Mapping[str, Any]) -> Conf
         fields: fields that replace fields of `config`.
 
     Raises:
-        ConfigError: a file cannot be read, or a field is unknown (names the nearest) or has a wrong value.
+        ConfigError: a file cannot be read, or a field is unknown (the message suggests one) or has a wrong value.
     """
     if isinstance(config, Config) and not fields:
         check_config(config, kind)

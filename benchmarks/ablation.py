@@ -1,4 +1,7 @@
-"""Measures the ratio of the training core's speed with all techniques to its speed without one of them."""
+"""Measures how much each technique of the training core, such as packing, speeds up training.
+
+A figure is the speed with all techniques, divided by the speed without one technique.
+"""
 
 from dataclasses import replace
 from functools import partial

@@ -2,8 +2,8 @@
 
 python -m benchmarks.claims benchmarks/replication.yaml [options of dontstop chain]
 
-If p is below .05 after Holm's correction for the compared recipes, the verdict is that the claim holds or does not
-hold. Otherwise the claim is undecided.
+A claim about two recipes is undecided unless p is below .05 after Holm's correction over the compared recipes. If p is
+below .05, the sign of the difference decides whether the claim holds.
 """
 
 import sys
@@ -56,7 +56,7 @@ def direction(found: RecipeCompared) -> str:
 
 
 def harder_tasks(found: Study) -> Iterator[Line]:
-    """Yields the rank correlation over tasks between the unadapted score and the gain, for DAPT and for DAPT+TAPT."""
+    """Yields the rank correlation over tasks of the score before adaptation with the gain of DAPT and DAPT+TAPT."""
     results = collect(found)
     compared = compare_all(results)
     for recipe in ("DAPT", "DAPT+TAPT"):

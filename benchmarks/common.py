@@ -22,23 +22,23 @@ MATRIX_FEATURES = (
     *("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "amx_bf16", "amx_int8"),
     *("asimd", "sve", "sve2", "sme", "bf16", "i8mm"),  # Arm
 )
-"""Names that Linux gives to CPU features which determine the speed of matrix products."""
+"""CPU features that determine the speed of matrix products, by their names in Linux's /proc/cpuinfo."""
 Targets = dict[str, tuple[str, float]]
 T = TypeVar("T")
 
 
 @dataclass
 class Result:
-    """The figures that a benchmark has measured."""
+    """The result of a benchmark: its measured figures, and further rows for the printed table."""
 
     figures: dict[str, float]
     details: list[tuple[str, str]] = field(default_factory=list)
     """Further rows of the printed table: a label and a value."""
     ratios: dict[str, Ratio] = field(default_factory=dict)
-    """For each figure that compares two sides, the ratio in each round."""
+    """For each figure that compares two alternatives, such as our code and a peer, their ratio in each round."""
 
     def compare(self, figure: str, ratio: Ratio) -> None:
-        """Adds a figure that compares two sides. The figure is the median of the ratio over rounds."""
+        """Adds a figure that compares two alternatives. Its value is the median of their ratio over rounds."""
         self.figures[figure] = ratio.middle
         self.ratios[figure] = ratio
 
@@ -176,7 +176,7 @@ def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def steps_done(root: Path, stage: str = "train") -> int:
-    """Returns the number of steps that a running training has reported."""
+    """Returns the number of steps that a job has reported so far while it trains."""
     lines = [line for file in root.glob(f"{stage}/*/metrics.jsonl") for line in file.read_text().splitlines()]
     return max((json.loads(line)["step"] for line in lines if line.endswith("}")), default=0)
 

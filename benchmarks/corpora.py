@@ -12,7 +12,8 @@ from benchmarks.texts import SMALL
 def write_jsonl(path: Path, megabytes: float, data: Path | None, salt: str = "") -> Path:
     """Writes documents of the shared corpora, or of Python's documentation.
 
-    Documents are repeated until the file is large enough. Each text is made unique by a number and the salt before it.
+    Documents are repeated until the file is large enough. Each text begins with the salt and a number, so that all
+    texts differ.
     """
     size = 0
     with path.open("w") as file:

@@ -1,4 +1,4 @@
-"""Runs training steps with a method, and batches of DAS's importance pass, for the benchmarks that measure costs."""
+"""Runs training steps with methods against forgetting, and DAS's measurement of importance, for benchmarks of cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from adapt.train.loop import Loop
 
 Training = Literal["plain", "exact", "lean", "economy"]
-"""Kind of training step. `plain` uses no method. The others use DAS with one of three ways to compute its contrast."""
+"""Kind of training step. `plain` uses no method. The others name the three ways in which DAS
+can compute its contrastive loss."""
 Work = Callable[[int, dict[str, Any]], Any]
 """Function that runs one training step. It takes the step's number and the columns of some rows."""
 
@@ -99,7 +100,7 @@ def _random_importance(model: Any, folder: Path) -> Mapping[str, Path]:
 
 
 def importance_batches(case: Case, most: int) -> dict[str, Work]:
-    """Returns functions that run a batch of the importance pass in the same way as a job's stage.
+    """Returns functions that measure importance on one batch, in the same way as a job's stage.
 
     The key `general` measures importance for general knowledge, and the key `domain` importance for a domain.
 

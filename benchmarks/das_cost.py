@@ -109,10 +109,10 @@ def _peak(plan: Plan, training: Training) -> int:
 
 
 def _operations(plan: Plan) -> dict[str, float]:
-    """Returns the floating-point operations per token of training steps and of the importance pass.
+    """Returns the floating-point operations per token of training steps and of measuring importance.
 
-    The importance pass runs forward, and backward through activations but not weights. For general knowledge, it has
-    two views and no head.
+    Measuring importance takes a forward pass and a backward pass that computes no gradients of weights. For general
+    knowledge, each text passes twice (two views), and the model's output head is not used.
     """
     from adapt.method.table import method_of
     from adapt.model.size import model_size

@@ -33,7 +33,7 @@ QUICK = ["DAS", "plain training", "published: all of these"]
 
 
 def main() -> None:
-    """Measures, prints the tables and writes the JSON."""
+    """Measures importance and losses, prints a table of each, and writes the JSON."""
     os.environ |= {"OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
     from benchmarks.deviations import TRAININGS, of_seed
 

@@ -16,12 +16,12 @@ from benchmarks.texts import GROUPED_FILE, Case
 TARGETS = {"prepared": ("<=", 0.02), "streaming": ("<=", 0.02)}
 ROWS, LENGTH = 32, 128
 WINDOW_TOKENS = 2**15
-"""Number of tokens in a window. It is smaller than in jobs, so that a short run crosses window borders, where waits
-occur."""
+"""Number of tokens in a window of streamed text. It is smaller than in jobs, so that a short run crosses borders of
+windows, where waits occur."""
 
 
 def measure(options: Options) -> Result:
-    """Measures the two feeds, each in a separate process."""
+    """Measures training on prepared shards and on streamed text, each in a separate process."""
     result = Result({})
     steps = 6 if options.quick else 120
     with workplace() as folder:
@@ -35,7 +35,7 @@ def measure(options: Options) -> Result:
 
 
 def train(feed: str, file: Path, models: Path | None, steps: int) -> dict[str, float]:
-    """Trains with one of the feeds. Returns the total time [s], the waiting time [s], and the number of tokens."""
+    """Trains on prepared or streamed text. Returns the total time [s], the waiting time [s] and the tokens."""
     import torch
     import torch.distributed as dist
 
@@ -72,7 +72,7 @@ def train(feed: str, file: Path, models: Path | None, steps: int) -> dict[str, f
 def batches(
     feed: str, file: Path, models: Path | None, folder: Path, steps: int
 ) -> AbstractContextManager[Iterator[Any]]:
-    """Yields the batches of a rank from one of the feeds."""
+    """Yields the batches of a rank, from prepared shards or from streamed text."""
     from adapt.config import CorpusConfig
     from adapt.corpus.corpora import PLAIN
     from adapt.corpus.files.manifest import build_manifest

@@ -31,7 +31,7 @@ from benchmarks.rounds import alternate
 TARGETS = {"precision": (">=", 0.95), "recall": (">=", 0.9), "ratio_to_datasketch": (">=", 2.0)}
 RULE = DuplicateRule(near=True)
 COMMON = 200
-"""Maximum number of documents with a shingle that is used to find pairs. Similar documents also share rarer
+"""Shingles that more documents than this contain are not used to find pairs. Similar documents also share rarer
 shingles."""
 CHUNK = 2000
 FILE = "corpora/cs_acl_abstracts.jsonl.gz"

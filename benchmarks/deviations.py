@@ -69,9 +69,9 @@ WAYS: dict[str, dict[str, Measure]] = {
         ),
     },
 }
-"""Ways of measuring importance, keyed by the kind of knowledge and the name of the way."""
+"""Ways of measuring importance, keyed by the kind of knowledge (general or of the first domain) and by name."""
 FEW_UNITS = 10
-"""Smallest number of units in a layer for which the units are ranked. BERT-tiny's two heads per layer are too few."""
+"""The units of a layer are only ranked if there are at least this many. BERT-tiny's two heads per layer are too few."""
 SWITCHED_OFF = 0.1
 
 
@@ -81,8 +81,11 @@ class Variant:
 
     general: str | None = PRODUCT
     first: str = PRODUCT
-    """Key in WAYS of the way to measure importance for the first domain. `general` is the key for general knowledge, or
-    None if importance for general knowledge is not measured."""
+    """Key in WAYS of the way to measure importance for the first domain.
+
+    The field `general` is the key of the way to measure importance for general knowledge. If it is None, that
+    importance is not measured.
+    """
     swapped: Callable[[], AbstractContextManager[Any]] = nullcontext
     """Context manager that replaces a part of our DAS by the published code."""
     das: DasOptions | None = field(default_factory=DasOptions)
@@ -129,8 +132,8 @@ TRAININGS = {
     "without contrast, at half the rate": Variant(das=NO_CONTRAST, rate=0.5),
     "by frequency, without contrast, at half the rate": Variant(das=BOTH, rate=0.5),
 }
-"""Ways of training, keyed by their difference from the defaults. With `positive`, the two heads of BERT-tiny have
-different importances."""
+"""Ways of training, keyed by their difference from the defaults. The normalization `positive` gives the two heads of
+BERT-tiny different importances."""
 
 
 @dataclass(frozen=True)
@@ -144,11 +147,11 @@ class Seed:
 
     @cached_property
     def learnt(self) -> dict[str, Tensor]:
-        """Returns the weights of the model after the first domain."""
+        """Returns the weights of the model after training on the first domain."""
         return self.domains.train(self.domains.model(), "first", Method(), self.seed)
 
     def model(self, about: str) -> Any:
-        """Returns the initial model if `about` is "general", else the model after the first domain."""
+        """Returns the initial model if `about` is "general", else the model that was trained on the first domain."""
         return self.domains.model(None if about == "general" else self.learnt)
 
     def batches(self, half: int) -> list[tuple[int, Batch]]:

@@ -5,8 +5,8 @@ ten pages, and Word documents. `ratio_html` and `ratio_pdf`: documents per secon
 by the documents per second of resiliparse and pypdfium2, called directly. Our reader parses each document in a second
 process with limits on time and memory, detects encodings, removes headers and footers of pages, and counts unreadable
 documents. `ratio_ray`: documents per second of Ray Data, which reads a folder of all documents on all cores as stage
-`prepare` does, divided by those of the same libraries in one process. The start of Ray and of processes is not
-measured.
+`prepare` does, divided by the documents per second of the same libraries in one process. The start of Ray and of
+processes is not measured.
 """
 
 import re

@@ -84,7 +84,7 @@ def all_of(kinds: Sequence[str], data: Path, model: Path, quick: bool) -> list[M
 def measured(kind: str, known: Split, asked: Split, model: Path, quick: bool) -> Measured:
     """Measures an embedder: its accuracy, the metrics of its training, and its times.
 
-    VAMPIRE is also measured with the vectors of kNN-TAPT's script.
+    VAMPIRE is measured a second time, with the kind of vectors that kNN-TAPT's published script uses.
     """
     from adapt.embed.embedder import embedder_of
     from adapt.model.locate import Pretrained
@@ -113,7 +113,7 @@ def accuracy_of(embedder: "Embedder", folder: Path, known: Split, asked: Split) 
 
 
 def learnt_from(texts: list[str], embedder: "Embedder", folder: Path) -> dict[str, float]:
-    """Trains an embedder as jobs do, and returns the metrics of the training. The time includes the start of Ray."""
+    """Starts Ray, trains an embedder as jobs do, and returns the metrics of the training."""
     from adapt.config import ResourcesConfig
     from adapt.embed.cluster_embedding import learn_embedder
     from adapt.embed.text_chunks import LinesSource
@@ -127,7 +127,7 @@ def learnt_from(texts: list[str], embedder: "Embedder", folder: Path) -> dict[st
 
 
 def split_of(data: Path, name: str, every: int) -> Split:
-    """Returns the texts of a split that contain words, with their newsgroups."""
+    """Returns the texts of a split with their newsgroups, without texts that contain no words."""
     with gzip.open(data / "tasks" / "newsgroups" / f"{name}.jsonl.gz", "rt") as lines:
         records = [json.loads(line) for line in lines][::every]
     records = [record for record in records if record["text"].strip()]

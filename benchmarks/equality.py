@@ -51,7 +51,7 @@ UNSTEADY = re.compile(r"second|_s$|hours|mfu|memory|wait|cost|started|price|what
 
 @dataclass
 class Place:
-    """Inputs, storage and output of one case."""
+    """Folders of one case, which is a set of jobs whose results are compared: inputs, storage and output."""
 
     folder: Path
     data: Path

@@ -1,8 +1,8 @@
-"""Measures the time that held-out losses take while a model trains, and compares it with `evaluation.share`.
+"""Measures the time that held-out losses take while a model trains, compared with the limit `evaluation.share`.
 
-Training runs with `evaluation.interval_steps` alternate with runs without it, on the same batches. Each run counts the
-time of its measurements itself. The share is the time of a run's measurements, divided by the sum of this time and the
-time of the run's steps. The weights of both kinds of run must be equal, bit for bit.
+Training runs with `evaluation.interval_steps` alternate with runs without it, on the same batches. Each run reports how
+long its measurements took. The share is the time of a run's measurements, divided by the sum of this time and the time
+of the run's steps. The weights of both kinds of run must be equal, bit for bit.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """Measures how fast text is generated, relative to a plain loop of `model.generate` over batches of the same prompts.
 
-Both sides sample with one temperature and the same lengths on one thread, as an actor does, and their tokens are
-counted. The model is a Phi with random weights whose head ends a text after about 100 tokens. `with_prompts` begins
-with prompts of 1 to 64 tokens. `scaling_2` is the rate of two actors together, divided by the rate of a single actor.
+Both sides sample with the same temperature and lengths, on one thread as a Ray actor does. Speed is counted in tokens
+per second. The model is a Phi with random weights, which ends a text after about 100 tokens. For `with_prompts`, texts
+begin with prompts of 1 to 64 tokens. `scaling_2` is the rate of two actors together, divided by the rate of one actor.
 """
 
 import os
@@ -22,7 +22,7 @@ VOCABULARY, MEAN_LENGTH, LONGEST, BATCH = 8000, 100, 256, 32
 
 
 def measure(options: Options) -> Result:
-    """Compares both sides without and with prompts, and then one actor with two actors."""
+    """Compares our decoder with the plain loop, without and with prompts, and then two actors with one actor."""
     texts = 96 if options.quick else 512
     result = Result({}, [("texts", str(texts)), ("batch", str(BATCH))])
     with workplace() as folder:
@@ -94,7 +94,7 @@ def compared(path: str, texts: int, longest_prompt: int) -> list[tuple[float, fl
     prompts = prompts_of(texts, longest_prompt)
     sides = ours(path, prompts), plain(path, prompts)
     for side in sides:
-        side(1, BATCH)  # the first calls allocate memory
+        side(1, BATCH)  # untimed, because first calls allocate memory
     rates = []
     for number in range(ROUNDS):
         order = (0, 1) if number % 2 == 0 else (1, 0)
@@ -104,7 +104,7 @@ def compared(path: str, texts: int, longest_prompt: int) -> list[tuple[float, fl
 
 
 def rate(side: Callable[[int, int], int], seed: int, texts: int) -> float:
-    """Returns the tokens per second of a side."""
+    """Returns the tokens per second of one of the two ways to generate."""
     began = time.perf_counter()
     tokens = side(seed, texts)
     return tokens / (time.perf_counter() - began)

@@ -1,10 +1,12 @@
-"""Measures the useful share of the held device time if processes of a training run are killed at random.
+"""Measures the goodput of a training run whose processes are killed at random.
+
+Goodput is the share of the held device time in which the run makes progress.
 
 Two workers train a model of MiniLM's size (6 layers of 384, random weights). At random times, a worker or, one time in
 four, the driver is killed by SIGKILL. The times between these failures are exponentially distributed with the given
 mean. A killed driver is started again at once. `goodput_10` and `goodput_2` are the goodput with a mean time between
-failures of 10 and of 2 minutes, as `dontstop chain status` shows it. The start of the run counts, so a run should have
-several failures.
+failures of 10 and of 2 minutes, as `dontstop chain status` shows it. Start-up time counts as lost, so a run should be
+long enough for several failures.
 
 With `--folder`, each call runs one part of at most `--part` minutes and continues where the last call ended, until the
 run is complete and the table is printed. A part ends at a failure, which then counts as a failure of the driver. The
@@ -50,7 +52,7 @@ class Schedule:
     seed: int
 
     def failures(self) -> Iterator[tuple[float, bool, int]]:
-        """Yields failures: time since the first step [s], whether the driver is killed, and the killed rank if not."""
+        """Yields failures: seconds since the first step, whether the driver is killed, and otherwise which rank."""
         draw, at = random.Random(self.seed), 0.0
         while (at := at + draw.expovariate(1 / self.between_s)) < self.length_s:
             yield at, draw.random() < DRIVER_SHARE, draw.randrange(2)
@@ -74,7 +76,7 @@ class State:
 
     schedule: dict[str, float]
     done_s: float = 0.0
-    """Part of the run that is finished [s]."""
+    """Length of the finished part of the run [s]."""
     since: float | None = None
     """Start of the part that is running [s since 1970]; None between two parts."""
     driver: int | None = None
@@ -118,7 +120,7 @@ class State:
 
 
 def measure(schedule: Schedule, folder: Path, part_s: float) -> tuple[HeldTime, list[tuple[str, str]]] | None:
-    """Carries out a training run with failures, or its next part.
+    """Carries out a training run with failures, or the next part of the run.
 
     Args:
         schedule: the failures.
@@ -254,7 +256,7 @@ def _check_alive(process: "subprocess.Popen[bytes]", folder: Path) -> None:
 
 
 def _end(*_: Any) -> None:
-    raise SystemExit(128 + signal.SIGTERM)  # an exception, so that the job is killed too
+    raise SystemExit(128 + signal.SIGTERM)  # raises an exception, so that the job is killed too
 
 
 def run() -> None:

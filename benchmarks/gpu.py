@@ -23,20 +23,20 @@ TARGETS: Targets = {
     "base_grouped_mfu": (">=", 0.5),
     "base_lines": (">=", 3.0),
 }
-"""Targets of the ratios and of the utilization. The other cases have none."""
+"""Minimum ratios to the speed of the Trainer, and minimum utilization (`_mfu`). Other cases have no target."""
 STEPS, WARM_UP = 20, 5
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A training run of both sides."""
+    """A training run that our loop and the Trainer are both measured on."""
 
     case: Case
     zero_stage: int = 0
     compiled: bool = False
     """Whether both sides use torch.compile."""
     peer_passes: int = 1
-    """Number of forward passes per step of the Trainer, whose padded batches need more memory."""
+    """Number of forward passes per step of the Trainer. Its padded batches need more memory than our packed batches."""
 
     @property
     def name(self) -> str:
@@ -45,7 +45,7 @@ class Comparison:
 
     @property
     def peer_case(self) -> Case:
-        """The same model and text, in the Trainer's number of passes."""
+        """The model and text of `case`, with the number of passes per step that the Trainer needs."""
         case = self.case
         return case if self.peer_passes == 1 else replace(case, micro_batch=case.rows // self.peer_passes)
 
@@ -75,7 +75,7 @@ def main() -> None:
         parser.error(f"--cases: no case {', '.join(unknown)}; there are {', '.join(names)}")
     steps = (2, 1) if arguments.quick else (STEPS, WARM_UP)
     result = Result({})
-    # Each side has one process for all rounds, because loading the libraries takes longer than a round.
+    # Our loop and the Trainer each have a process for all rounds, because loading libraries takes longer than a round.
     with _process() as mine, _process() as theirs:
         rate = theirs.submit(_matrix_rate).result()
         for each in runs:

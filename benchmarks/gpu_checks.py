@@ -1,6 +1,7 @@
-"""Checks on a GPU that both kinds of attention over packed documents give the results of separate documents.
+"""Checks on a GPU that attention over packed documents gives the same results as attention over each document.
 
-Also checks that dropout of attention weights has its probability, and the same weights in the backward pass.
+Both implementations are checked, `flash` and `buckets`. Another check is that dropout drops attention weights with the
+configured probability, and that the backward pass drops the same weights as the forward pass.
 """
 
 import json
@@ -11,7 +12,7 @@ from typing import Any
 from benchmarks.common import machine, parser_of
 
 MOST = 0.02
-"""Maximum difference that rounding to bf16 explains."""
+"""Largest relative difference that passes a check. Rounding to bf16 explains differences of this size."""
 
 
 def main() -> None:

@@ -92,7 +92,7 @@ def _trained(domains: Any, model: Any, steps: int, rate: float) -> None:
 def _between(ends: list[tuple[int, float]], goal: float) -> float:
     """Interpolates, on a log scale, the training length at which the loss falls to `goal`.
 
-    With one length, returns this length.
+    If `ends` contains only one length, returns this length.
     """
     if len(ends) == 1:
         return ends[0][0]

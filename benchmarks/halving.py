@@ -24,10 +24,11 @@ class Halving:
     """Losses, numbers of steps and waiting times of ASHA and of random search."""
 
     asha: float
-    """Lowest dev loss of each search. `random` is random search."""
+    """Lowest dev loss that ASHA found. The field `random` is the lowest dev loss that random search found."""
     random: float
     asha_steps: int
-    """Number of steps of all trials in each search, without the trial of the untuned configuration."""
+    """Number of steps of all trials of ASHA, without the trial of the untuned configuration. The field `random_steps`
+    is the number for random search."""
     random_steps: int
     random_trials: int
     stop_to_free_s: Ratio
@@ -62,7 +63,7 @@ def halving(arguments: Sequence[str], steps: int, quick: bool) -> Halving:
 
 
 def _found(arguments: Sequence[str]) -> tuple[dict[str, Any], dict[int, int]]:
-    """Runs a search. Returns its metrics, and for each length of a trial the step where longer trials branch off."""
+    """Runs a search. Returns its metrics, and the step where longer trials branch off, keyed by length of a trial."""
     from adapt.runner import Store, ensure
     from adapt.stage.context import root_of
     from adapt.train.schedule import branch_step

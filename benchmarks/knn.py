@@ -131,7 +131,7 @@ def built(folder: Path, count: int) -> tuple[float, float]:
 
 
 def searched(folder: Path, count: int) -> Found:
-    """Measures everything about the indexes of a million vectors."""
+    """Measures the exact and the approximate index of a million vectors."""
     _two_threads()
     flat, lists = VectorIndex.open(folder / "flat"), VectorIndex.open(folder / "ivf")
     queries = queries_for(count, QUERIES)

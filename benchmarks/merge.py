@@ -16,7 +16,7 @@ SIDE = 1024
 
 
 def measure(options: Options) -> Result:
-    """Copies and merges in alternating rounds. Both read from the page cache and wait until the result is on disk."""
+    """Copies and merges in alternating rounds. Both start in the page cache and end when the result is on disk."""
     count = 25 if options.quick else 250
     with workplace() as folder:
         for name in ("base", "model"):

@@ -3,8 +3,8 @@
 Plain training, and every method with its default options, train a model of RoBERTa-base's size on the same rows of 164
 tokens, in our training loop. `NAME_time` is the median over rounds of the ratio of step times within a round. For each
 method, a new process holds the method's model and the plain model. `NAME_memory` is the ratio of the peak memory of two
-steps, with a new process for each side, including libraries. On CPUs, steps have fewer rows, so costs that do not
-depend on rows weigh more.
+steps. Each side runs in a new process, whose memory includes the libraries. On CPUs, steps have fewer rows, so costs
+that do not depend on rows weigh more.
 """
 
 import os

@@ -55,7 +55,7 @@ def measure(options: Options) -> Result:
 
 
 def _preempted(cluster: Nodes, log: RestartLog, process: "subprocess.Popen[str]") -> int:
-    """Announces the end of the job's node, and returns the step from which training continues on other nodes."""
+    """Announces that the job's node will end, and returns the step from which training continues on other nodes."""
     starts = _starts(log)
     notice = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "announced by the benchmark"]
     deadline = ["--deadline-remaining-seconds", str(_NOTICE_S)]

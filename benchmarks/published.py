@@ -1,4 +1,4 @@
-"""Repeats the published code of DAS (UIC-Liu-Lab/ContinualLM) in those parts where our DAS deviates from it."""
+"""Reimplements the parts of the published code of DAS (UIC-Liu-Lab/ContinualLM) from which our DAS deviates."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from adapt.objective.objective import Batch, Corrupted, Objective
 
 
 class EqualNetworks:
-    """The published loss for general knowledge: the divergence of two equal networks, over the positions of a row.
+    """The published loss for general knowledge: the KL divergence between the outputs of two passes of one network.
 
-    In evaluation mode it is 0, and its gradient is rounding noise.
+    The softmax is taken over the positions of a row. In evaluation mode, the loss is 0 and its gradient is rounding
+    noise.
     """
 
     def corrupt(self, batch: Batch) -> Corrupted:
@@ -36,7 +37,7 @@ class EqualNetworks:
 
 
 class Unmasked:
-    """The loss of a domain at the predicted positions. The model sees the tokens that it must predict."""
+    """The published loss for a domain. Its input is not masked, so the model sees the tokens that it must predict."""
 
     def __init__(self, objective: Objective) -> None:
         self._objective = objective

@@ -64,7 +64,7 @@ def build_shards(folder: Path, shards: int) -> None:
 
 
 def build_texts(folder: Path, files: int) -> int:
-    """Writes text files, and reads them once to count the tokens of each part. Returns the number of tokens."""
+    """Writes text files, and reads them once to build the index with token counts. Returns the number of tokens."""
     from adapt.corpus.streaming import ItemIndex
     from benchmarks.common import corpus_file
 
@@ -89,7 +89,7 @@ def first_prepared(folder: str, step: int) -> float:
 
 
 def first_streamed(folder: Path, place: float) -> float:
-    """Returns the time from opening the streamed corpus to the batch at `place`, a share of an epoch [s].
+    """Returns the time from opening the streamed corpus to the batch after the share `place` of an epoch [s].
 
     The tokenizer is loaded before the time is measured.
     """

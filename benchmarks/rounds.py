@@ -45,7 +45,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Ratio:
-    """The ratio of two sides in several rounds."""
+    """The ratio of two alternatives ("sides"), with one value per round."""
 
     rounds: tuple[float, ...]
     noisy: int = 0
@@ -74,7 +74,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Rounds(Generic[T]):
-    """The results of each side, one per round."""
+    """The results of each alternative, one per round."""
 
     found: Mapping[str, Sequence[T]]
     loads: Mapping[str, Sequence[Load]]

@@ -41,8 +41,8 @@ class Gpu:
     inside: float = 300e9
     """Rate of NVLink in one direction (NVIDIA A100 datasheet: 600 GB/s in both) [bytes/s]."""
     between: float = 25e9
-    """Rate of a GPU's share of the network between machines in one direction, 1,600 Gbit/s per machine as in the
-    benchmark of the MFU [bytes/s]."""
+    """Network rate per GPU between machines, in one direction [bytes/s]. A machine of 8 GPUs has 1,600 Gbit/s, like the
+    machines in the benchmark of the MFU."""
 
 
 A100 = Gpu()

@@ -3,8 +3,8 @@
 Each measurement is the CPU time of a new process on one core. DSIR and the classifier pass over the pool twice, so
 they are compared with reading and cleaning the pool twice. The authors' package is measured if it is installed
 (`benchmarks/peer_dsir.py`): `dsir_ratio` is our documents per second, divided by the package's. `dsir_agreement` is the
-share of selected documents that both select. For this figure, selection has no noise, both get the same words in the
-same buckets, and the target has words in each bucket.
+share of our selected documents that the package selects too. For this figure, selection has no noise, the target has
+words in each bucket, and both sides get the same words in the same buckets.
 """
 
 import itertools
@@ -91,7 +91,7 @@ def _beside_the_package(folder: Path, documents: int, data: Path | None) -> Resu
 
 
 def agreement(folder: Path, texts: list[str]) -> float:
-    """Returns the share of documents that both sides select.
+    """Returns the share of our selected documents that the authors' package selects too.
 
     The number of buckets is small, so that the target has words in each bucket.
     """
@@ -113,7 +113,7 @@ def agreement(folder: Path, texts: list[str]) -> float:
 
 
 def cost_of(pool_file: Path, kind: str) -> Cost:
-    """Measures a selection from a pool in this process. Without a kind, the pool is read and cleaned once."""
+    """Measures a selection from a pool in this process. If `kind` is empty, only reads and cleans the pool."""
     from adapt.config import Config, CorpusConfig, SelectConfig
     from adapt.corpus.files.manifest import build_manifest
     from adapt.corpus.minhash import DuplicateRule

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 SPLITS = {"dev": ("dev", "test"), "test": ("train",)}
-"""For each split of the pairs, the splits of PubMedQA that it is made of. `dev` pairs choose learning rates, and
-`test` pairs give the reported metrics. No model is trained on these pairs."""
+"""Splits of PubMedQA from which the pairs are made, keyed by split of the pairs. `dev` pairs choose learning rates,
+and `test` pairs give the reported metrics. No model is trained on these pairs."""
 
 
 def pairs_of(lines: Sequence[str]) -> Iterator[dict[str, str]]:

@@ -28,7 +28,7 @@ from adapt.show.renderers import render_markdown
 from adapt.show.report.study import Study
 
 BASE = "base"
-"""Name of the arm without training, which is the model that all other arms start from."""
+"""Name of the untrained arm: the base model, from which all other arms start."""
 CHOSEN_BY: Final = "ndcg_at_10"
 SAMPLES = 2000
 Queries = dict[str, np.ndarray]

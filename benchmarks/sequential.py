@@ -1,6 +1,7 @@
 """Runs a sequential study to its end, and writes its raw scores and verdicts to a small JSON file.
 
-After a kill, the same command continues. The file is also written if a stage fails.
+A sequential study adds seeds in rounds until its comparisons are decided. If the command is killed, running it again
+continues the study. The file is also written if a stage fails.
 
 python -m benchmarks.sequential benchmarks/study_labels.yaml --out FILE.json [options of dontstop chain]
 """
@@ -24,7 +25,7 @@ DIGITS = 5
 
 
 def raw(run: ChainRun, found: Study) -> dict[str, Any]:
-    """Returns the scores of every seed, the figures of every sequence, tuned values, losses, interim looks and cost."""
+    """Returns the scores by seed, metrics of domain sequences, tuned values, losses, interim comparisons, and cost."""
     results, sequences = collect(found), sequences_of(found)
     scores = {
         row.name: {

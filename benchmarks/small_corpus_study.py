@@ -23,7 +23,7 @@ CORPORA = {"cs": "cs_acl_abstracts", "pubmed": "biomed_pubmed"}
 SIZES = (1, 3, 10)
 """Sizes of the texts [MB of UTF-8]."""
 NAMES = {"best": "best single model", "ensemble": "mean of predictions"}
-"""Names of the rows in the table, by role. Other models have their own names."""
+"""Row names of the best single model and of the ensemble. In the table, other models have their own names."""
 
 
 def cut(data: Path, out: Path) -> None:

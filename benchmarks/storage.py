@@ -2,7 +2,7 @@
 
 `overhead_share` is the additional time of a DAPT job whose results go to the bucket instead of local disk, as a share
 of the time with local disk. `listing_s` is the time in which a new machine reads 1,000 records. Machines pack records
-into one object, so that other machines read all of them at once. A row of the table has the time without the pack.
+into one object, which another machine reads with one request. The table also has the time without this packing.
 `ran_twice` is the number of stages that ran more than once while two chains of 50 stages raced on one bucket. The
 benchmark takes about 8 minutes on 2 cores.
 """
@@ -33,7 +33,7 @@ LIMIT_S = 300
 
 
 class Racing(Trivial):
-    """A trivial stage that notes each run in a file."""
+    """A trivial stage that appends its number to a file each time it runs."""
 
     kind = "racing"
     noted: Path
@@ -97,7 +97,7 @@ def _using(server: Server) -> Iterator[None]:
 
 
 def _listed(folder: Path, records: int) -> tuple[float, float, float]:
-    """Returns the time to list the records of finished stages: without a pack, with it, and with a local copy [s]."""
+    """Returns the time to list records of stages: one by one, packed in one object, and from a local copy [s]."""
     url = f"s3://{BUCKET}/listing"
     first = Store(mirror_folder(url, str(folder / "first")))
     ensure(Trivial("stage", 0, None), first)

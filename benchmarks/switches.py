@@ -17,7 +17,7 @@ TECHNIQUES = {
 
 @contextmanager
 def switched_off(name: str | None) -> Iterator[None]:
-    """Switches off one technique inside the block. `bf16` and `packing` are settings of the benchmark instead."""
+    """Switches off one technique inside the block. The benchmark itself switches `bf16` and `packing` by settings."""
     with ExitStack() as stack:
         for target, value in _changes(name):
             stack.enter_context(patch(target, value))

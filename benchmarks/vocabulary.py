@@ -1,7 +1,7 @@
 """Measures the time to analyse a corpus relative to tokenizing the corpus, on one thread, and the cost of new words.
 
-`analyze_over_tokenize` is the time to count the words of a text, split the words into tokens and compute the curve of
-savings, divided by the time of our tokenizer (`adapt.model.tokenize`) on the same text. `extend_s` is the time to
+`analyze_over_tokenize` is the time to count the words of a text, split the words into tokens and count the
+saved tokens, divided by the time of our tokenizer (`adapt.model.tokenize`) on the same text. `extend_s` is the time to
 choose 1,000 words and rebuild the tokenizer. Then the library tokenizes with 100, 1,000 and 10,000 new words, which are
 either part of a rebuilt tokenizer or added tokens. All times are CPU time.
 """

@@ -83,7 +83,7 @@ def azure(metadata: str) -> Notice | None:
         raise OSError("it is not the metadata server of Azure")
     for event in json.loads(content)["Events"]:  # the list includes events of other machines of the scale set
         if event["EventType"] in ("Preempt", "Terminate", "Reboot", "Redeploy") and name in event["Resources"]:
-            begins = event.get("NotBefore")  # empty if the event has begun
+            begins = event.get("NotBefore")  # the time is empty if the event has begun
             seconds = _seconds_until(parsedate_to_datetime(begins)) if begins else AZURE_S
             return Notice(seconds, f"Azure: scheduled event {event['EventType']}")
     return None
@@ -93,7 +93,7 @@ CLOUDS: Mapping[str, Ask] = {"aws": aws, "google": google, "azure": azure}
 
 
 def _answer(url: str, headers: Mapping[str, str], method: str = "GET") -> str | None:
-    """Returns the answer of the server. Returns None if the server has nothing at this address."""
+    """Returns the metadata server's answer for a URL. Returns None if the server has nothing at this URL."""
     try:
         with _DIRECT.open(Request(url, headers=dict(headers), method=method), timeout=_ANSWER_S) as answer:
             content: str = answer.read().decode()
@@ -116,14 +116,14 @@ def cloud_here(metadata: str) -> tuple[str, Ask] | None:
     for name, ask in CLOUDS.items():
         try:
             ask(metadata)
-        except (OSError, ValueError, KeyError):  # there is no server, or it belongs to another cloud
+        except (OSError, ValueError, KeyError):  # no metadata server answers, or another cloud's server does
             continue
         return name, ask
     return None
 
 
 def watch(metadata: str, drain: Callable[[Notice], bool], look_s: float = LOOK_S) -> str:
-    """Asks the metadata server repeatedly until it announces the end of this node, and passes the notice on.
+    """Asks the metadata server repeatedly until it announces the end of this node. Passes the announcement to Ray.
 
     Args:
         metadata: address of the metadata server.

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs a chain or a job on SLURM: starts Ray on the nodes of the allocation, submits the work, and follows it. Before the time
-# limit, trainings save a checkpoint, and the job is requeued and continues. From the project's folder:
+# limit, training runs save a checkpoint, and the job is requeued and continues. From the project's folder:
 #
 #   make node                                                                      # once, on a login node
 #   sbatch cluster/slurm.sh my_chain.yaml --storage.root /scratch/me/runs
@@ -19,10 +19,10 @@
 #SBATCH --gpus-per-node=1
 #SBATCH --mem=64G
 #SBATCH --time=24:00:00
-# The notice: 240 s before the end, which is the time that the last checkpoints have.
+# SLURM sends a signal, the notice, 240 s before the end. In this time, training runs save their last checkpoints.
 #SBATCH --signal=B:USR1@240
 #SBATCH --requeue
-# If a node fails, the job continues with the others (see resources.workers).
+# If a node fails, the job continues on the other nodes (see resources.workers).
 #SBATCH --no-kill
 set -u
 

@@ -1,4 +1,4 @@
-"""Prints how finely `adapt/` is divided: its modules, lines, imports and private names. Usage: `grain.py [ROOT]`."""
+"""Counts modules, lines, imports and private names in `adapt/` and prints the counts. Usage: `grain.py [ROOT]`."""
 
 import ast
 import re
@@ -17,7 +17,7 @@ LEAST = {"median module [lines]": 110}
 
 
 def imports(tree: ast.AST) -> list[ast.Import | ast.ImportFrom]:
-    """Returns all import statements below a node."""
+    """Returns all import statements in a syntax tree."""
     return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 

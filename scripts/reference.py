@@ -93,7 +93,7 @@ ENTRIES: Mapping[str, tuple[str, type[Any]]] = {
     "own": ("entries of `mteb.own`", OwnMtebTask),
     "phases": ("entries of `training.phases`", PhaseConfig),
 }
-"""For each field that is a list of entries: title of the section that explains an entry, and dataclass of an entry."""
+"""Title of the text about an entry, and dataclass of an entry, keyed by the fields that are lists of entries."""
 HAVE_ENTRIES = ("CorpusConfig", "ComparisonConfig", "MtebConfig", "TrainingConfig")
 """Dataclasses of sections with lists of entries. The page explains these entries below the section's fields."""
 RESULTS = {

@@ -48,7 +48,7 @@ def of_settings(text: str) -> Iterator[tuple[int, str]]:
 
 
 def places() -> list[str]:
-    """Lists all places of the checkout."""
+    """Lists the texts of the tracked files, each with its file and line."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
     readers = {".py": of_python, ".md": of_document, ".yaml": of_settings, ".toml": of_settings, ".yml": of_settings}
     found = []
@@ -61,7 +61,7 @@ def places() -> list[str]:
 
 
 def main(count: int = 60, seed: int = 2026) -> None:
-    """Prints `count` random places."""
+    """Prints `count` random texts."""
     for number, place in enumerate(random.Random(seed).sample(places(), count), 1):
         print(f"--- {number}. {place}\n")
 

@@ -1,4 +1,4 @@
-"""Hooks of mkdocs for the build of the site. They add the generated reference, and write llms.txt."""
+"""Defines the hooks that mkdocs calls while it builds the site: they add the generated reference and write llms.txt."""
 
 import logging
 import re
@@ -11,12 +11,12 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)] if str(ROOT) not in sys.path else []
 
-for _name in ("mkdocs", "mkdocs.plugins"):  # --quiet would hide warnings, and strict mode only counts visible warnings
+for _name in ("mkdocs", "mkdocs.plugins"):  # strict mode only counts visible warnings, which --quiet hides
     if logging.getLogger(_name).getEffectiveLevel() > logging.WARNING:
         logging.getLogger(_name).setLevel(logging.WARNING)
 
 _DESCRIPTIONS: dict[str, str] = {}
-"""The first sentence of each page, by its address."""
+"""First sentence of each page, keyed by the address of the page."""
 
 
 def on_files(files: Files, config: Any) -> Files:

@@ -14,7 +14,8 @@ from tests.samples import save_tiny_bert
 from tests.train.ranks import Ranks
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # Small models are slower on several threads. Read when torch is loaded.
+# Small models are slower on several threads. Torch reads this variable when it is loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # Threads that spin while they wait slow down all other processes.
 os.environ.pop("TOKENIZERS_PARALLELISM", None)
@@ -33,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slow") or item.get_closest_marker("heavy"):
             item.add_marker("no_cover")
-    # Files with slow tests run first, then files with heavy tests, so that no process gets a slow file at the end.
+    # Files with slow tests run first, then files with heavy tests. Otherwise, a slow file may run alone at the end.
     places = {mark: {item.path for item in items if item.get_closest_marker(mark)} for mark in ("slow", "heavy")}
     items.sort(key=lambda item: (item.path not in places["slow"], item.path not in places["heavy"]))
 

@@ -1,4 +1,4 @@
-"""A terminal for tests: records the output of a program, and computes the visible lines."""
+"""Runs programs on a pseudo-terminal: records their output, and computes the lines that a user would see."""
 
 import fcntl
 import io

@@ -1,4 +1,4 @@
-"""Words, sentences and examples that the tiny tokenizer of the tests knows."""
+"""Provides sentences and examples of words that the tests' tiny tokenizer knows, and the tiny model."""
 
 import json
 import random
@@ -68,7 +68,7 @@ def save_tiny_bert(folder: Path) -> Path:
         num_attention_heads=2,
         intermediate_size=64,
         max_position_embeddings=128,
-        initializer_range=0.2,  # larger than usual, so that the model's predictions depend on its inputs
+        initializer_range=0.2,  # larger than BERT's, so that predictions depend on inputs
     )
     with torch.random.fork_rng():
         torch.manual_seed(0)

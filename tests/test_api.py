@@ -1,4 +1,4 @@
-"""The Python library: one function for each job, with the checks, keys and errors of the command."""
+"""Tests the Python library: its function for each job has the checks, keys and errors of the job's command."""
 
 import inspect
 import json
@@ -137,7 +137,7 @@ def test_messages_go_to_the_logger_and_not_to_stderr(
 
 @pytest.mark.parametrize("is_ignored", [False, True])
 def test_an_error_that_ends_a_command_ends_the_run_and_not_the_process(is_ignored: bool) -> None:
-    """The run of a script must end at an error although the script ignores SIGINT, as in the background of a shell."""
+    """A run must end at an error, even in a script that ignores SIGINT because a shell started it in the background."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN if is_ignored else signal.default_int_handler)
 
     def waits_until_ray_is_gone() -> None:
@@ -264,9 +264,9 @@ def test_a_job_returns_its_result_and_model_and_shows_them(
     model, tokenizer = run.load()
     assert model.get_input_embeddings().num_embeddings == len(tokenizer)
     began = run.record.started_at
-    assert dontstop.dapt(**fields).record.started_at == began  # The stage was not run again.
+    assert dontstop.dapt(**fields).record.started_at == began  # The second call does not run the stage again.
     wait_until_sent()
-    assert len(messages) == 1  # Nothing ran, so there is no second message.
+    assert len(messages) == 1  # The second call sends no message, because it ran nothing.
     assert not dontstop.plan("dapt", **fields).to_run
     with pytest.raises(ConfigError, match=r"there is no model of share 0\.5"):
         run.load(share=0.5)

@@ -1,4 +1,4 @@
-"""Tests the command lines of benchmarks. All benchmarks accept the same arguments, even unused arguments."""
+"""Tests the command lines of benchmarks. Every benchmark accepts the same arguments, even if it ignores some."""
 
 import importlib
 import json
@@ -127,7 +127,7 @@ def test_a_measurement_is_noisy_if_it_waits_for_cores_that_others_use(
 
 
 def test_work_of_the_benchmark_is_not_counted_as_work_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uses 8 CPU seconds in 4 s on 4 cores. The benchmark itself uses 6 of the 8 seconds.
+    """Checks 4 s on 4 cores in which all processes use 8 CPU seconds, 6 of them in the benchmark.
 
     The share of other processes is therefore 2 s / (4 s x 4 cores).
     """
@@ -176,7 +176,7 @@ def test_the_quick_form_measures_fewer_rounds(name: str, monkeypatch: pytest.Mon
     assert counts[0] < counts[1]  # With and without --quick, a comparison takes at least three rounds.
 
 
-# --- the page of figures
+# --- the page with the figures of benchmarks
 
 
 HISTORY = json.loads((ROOT / "benchmarks" / "history.json").read_text("utf-8"))

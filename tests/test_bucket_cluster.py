@@ -1,4 +1,4 @@
-"""A job on a cluster whose nodes share nothing but a bucket.
+"""Tests a job on a cluster whose nodes share nothing but a bucket.
 
 Each node sees its own disk at the path where the job's node has its local copy and the model.
 """

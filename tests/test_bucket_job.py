@@ -63,7 +63,7 @@ def test_a_lost_machine_is_replaced_by_another_one(s3: Server, jobs: Jobs, tmp_p
     shutil.rmtree(tmp_path / "one")
     (held,) = (name for name, of in bucket.objects("leases/train/").items() if of.size > 64)
     progress = progress_in(bucket.get(held))
-    bucket.put(held, " ".join(progress).encode(), None)  # as if the lease's 60 s had passed
+    bucket.put(held, " ".join(progress).encode(), None)  # ends the lease at once, as if 60 s had passed
 
     s3.faults(kind="slow down", every=3)
     again = jobs.start(tmp_path, [*arguments, f"--storage.cache={tmp_path / 'two'}"], root=bucket.address.url())

@@ -75,7 +75,7 @@ def test_nodes_install_the_pinned_packages(launched: dict[str, Any]) -> None:
         assert there == f"~/dontstop/{here}"
         assert (ROOT / here).is_file()
     project = (ROOT / "pyproject.toml").read_text()
-    for field in ("readme", "license-files"):  # without these files the installation fails
+    for field in ("readme", "license-files"):  # the installation fails without the files that pyproject.toml names
         (named,) = re.findall(rf'^{field} = \[?"(.+?)"', project, re.MULTILINE)
         assert named in mounted.values()
 
@@ -134,7 +134,8 @@ def test_ray_accepts_the_runtime_environment(environment: dict[str, Any]) -> Non
     accepted = RuntimeEnv(**environment)
     assert accepted.working_dir() == "."
     assert accepted["excludes"] == environment["excludes"]
-    assert not environment.get("env_vars")  # nodes have the variables of their cluster, such as the folder for models
+    # jobs set no environment variables, because nodes have those of their cluster
+    assert not environment.get("env_vars")
 
 
 def test_a_job_uploads_the_code_and_no_large_files(environment: dict[str, Any], tmp_path: Path) -> None:

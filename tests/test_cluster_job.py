@@ -38,8 +38,7 @@ evaluation:
   sequence_length: 64
   bootstrap_samples: 50
 """
-# This code is added to the submitted copy of the package. Each process that loads the copy writes the path of the
-# module to a file.
+# This code is added to the submitted copy of the package. Each process that loads the copy records the module's path.
 NOTE = "__import__('pathlib').Path({folder!r}, str(__import__('os').getpid())).write_text(__file__)\n"
 
 
@@ -103,7 +102,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     token.chmod(0o600)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "PYTHON"))}
     environment |= {
-        "HOME": str(folder),  # so that the token of the user who runs the tests is not used
+        "HOME": str(folder),  # hides the Ray token of the user who runs the tests
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
@@ -112,7 +111,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     }
     port, dashboard, client, agent = (str(free_port()) for _ in range(4))
     started = Cluster(
-        Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp")),  # the path must be short, because it contains sockets
+        Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp")),  # sockets in this folder need a short path
         environment,
         f"http://127.0.0.1:{dashboard}",
     )

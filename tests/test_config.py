@@ -52,8 +52,8 @@ def test_a_configuration_is_immutable() -> None:
         Config().seed = 1  # type: ignore[misc]
 
 
-# Hyperparameters from table 13 of Don't Stop Pretraining (domain-adaptive pre-training), and from the RoBERTa paper,
-# whose training recipe the authors use.
+# Hyperparameters of domain-adaptive pre-training from table 13 of Don't Stop Pretraining. Other values are from the
+# RoBERTa paper, because the authors use RoBERTa's training recipe.
 PAPER = {
     "model.path": "FacebookAI/roberta-base",
     "objective.kind": "mlm",

@@ -104,7 +104,7 @@ def test_a_job_that_is_killed_again_and_again(
     Each time, the same command continues the job. `tests/ray/test_connection.py` tests that the processes of a killed
     job end by themselves if they are not forked, as in a user's job.
     """
-    reached = 0  # step of the newest complete checkpoint
+    reached = 0  # training step of the newest complete checkpoint
     finished: dict[str, int] = {}
     for number in (signal.SIGINT, signal.SIGKILL):
         job = jobs.start(tmp_path, arguments)

@@ -102,7 +102,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 @dataclass(frozen=True)
 class Seen:
-    """A stage, with its identity at the time of the test."""
+    """A stage's class, and its key and configuration at the time of the test."""
 
     kind: type[Stage[Any]]
     key: str
@@ -110,7 +110,7 @@ class Seen:
 
 
 MADE_OF_JOBS = {"Trial", "Search", "Confirm", "Push", "SeedLook"}
-"""Kinds of stages that run whole jobs or run after jobs. They belong to no single job. `tests/tuning`, `tests/chain`
+"""Classes of stages that run whole jobs or run after jobs. They belong to no single job. `tests/tuning`, `tests/chain`
 and `tests/stage/test_push_model.py` test their keys."""
 
 
@@ -156,7 +156,8 @@ def stages(config: Config) -> dict[str, Seen]:
 
 def test_the_table_lists_all_kinds_of_stages(config: Config) -> None:
     corda = replace(config, method=MethodConfig("lora"), method_options=LoraOptions(kind="corda"))
-    methods = [config, replace(config, method=MethodConfig("ewc")), corda]  # EWC and CorDA add stages to the job
+    # the methods EWC and CorDA need additional stages
+    methods = [config, replace(config, method=MethodConfig("ewc")), corda]
     seen = {stage.kind for each in methods for stage in stages(each).values()}
     assert {kind.__name__ for kind in KINDS} - MADE_OF_JOBS == {kind.__name__ for kind in seen}
 

@@ -13,7 +13,7 @@ from adapt.support.errors import ConfigError
 
 
 class Part(ABC):
-    """Base class of the test's kinds."""
+    """Base class of the plug-ins in this file's tables."""
 
     @abstractmethod
     def act(self) -> str: ...
@@ -160,7 +160,7 @@ def test_a_kind_without_options_takes_none() -> None:
 
 
 def test_options_of_a_heavy_kind_are_found_without_loading_it() -> None:
-    """A kind has options even if its module cannot be imported. A kind without an entry in `options` has no options."""
+    """Reads options of `lazy` without importing its module, which would fail. Plug-in `plain` has no options."""
     kinds: Kinds[Any] = Kinds("part", {**KNOWN, "plain": "no_such_module:Plain"}, options={"lazy": f"{__name__}:Lazy"})
     assert kinds.options("lazy") is Lazy
     assert kinds.read("lazy", {"strength": 2.0}) == Lazy(2.0)

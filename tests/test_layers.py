@@ -20,16 +20,16 @@ ALLOWED: dict[str, frozenset[str]] = {
     "support": frozenset(),
     "terminal": frozenset({"support"}),
     "config": BASE,
-    # parsing reads the options of methods, objectives, selections, embedders and kinds of exports
+    # `parse` reads the options of methods, objectives, selections, embedders and export formats
     "parse": BASE | {"method", "objective", "select", "embed", "handover"},
     "runner": BASE,
-    "ray": BASE | {"runner"},  # stalled tasks are reported through the runner
-    "corpus": GROUND | {"ray", "model"},  # the tokenizer is in `model`
-    "objective": GROUND | {"model"},  # objectives run a model's head, at the predicted positions only
+    "ray": BASE | {"runner"},  # `ray` reports stalled tasks through `runner`
+    "corpus": GROUND | {"ray", "model"},  # `corpus` uses the tokenizer, which is in `model`
+    "objective": GROUND | {"model"},  # `objective` runs a model's head, only at the predicted positions
     "model": GROUND,
-    # selections use losses of models, word counts, and vectors
+    # `select` uses losses of models, word counts, and vectors
     "select": GROUND | {"corpus", "model", "evaluate", "embed", "index", "ray"},
-    # INSIDE restricts the imports of `ray` and `train`
+    # `method` may import `ray` and `train` only as INSIDE allows
     "method": GROUND | {"objective", "model", "merge", "corpus", "ray", "train"},
     "train": GROUND | {"method", "objective", "model", "corpus", "ray"},
     "evaluate": GROUND | {"train", "model", "objective", "corpus", "ray", "task", "statistics"},
@@ -37,18 +37,19 @@ ALLOWED: dict[str, frozenset[str]] = {
     "task": GROUND | {"corpus", "model", "ray"},
     # fine-tuning finds entities in labelled words
     "finetune": GROUND | {"task", "train", "model", "ray", "statistics"},
-    "handover": GROUND | {"model", "task"},  # SetFit and GLiNER learn the user's task
+    "handover": GROUND | {"model", "task"},  # `handover` exports a task with the model, for SetFit and GLiNER
     "advise": GROUND | {"evaluate", "task", "corpus", "model", "train", "method", "ray", "vocabulary"},
     "merge": GROUND | {"model"},
-    "vocabulary": GROUND | {"corpus", "model", "objective", "train"},  # the FLOPs of training are computed in `train`
+    # `vocabulary` uses the FLOPs of training, which `train` computes
+    "vocabulary": GROUND | {"corpus", "model", "objective", "train"},
     "show": BASE,
-    # reports compare the results of these parts
+    # `report` compares results of the parts `evaluate`, `select` and so on
     "report": GROUND | {"statistics", "progress", "stage", "evaluate", "select"},
-    "progress": GROUND | {"train"},  # the display of progress reads the reports of a running training
-    # generated text is cleaned like a corpus, and its documents are read like a pool
+    "progress": GROUND | {"train"},  # `progress` reads the reports of running training
+    # `generate` cleans text like a corpus, and reads documents like a pool
     "generate": GROUND | {"corpus", "embed", "model", "ray"},
     "index": GROUND | {"ray"},
-    "embed": GROUND | {"index", "corpus", "model", "ray", "train"},  # embedding uses threads and metrics of `train`
+    "embed": GROUND | {"index", "corpus", "model", "ray", "train"},  # `embed` uses threads and metrics of `train`
 }
 ALLOWED["stage"] = frozenset(ALLOWED)
 ALLOWED["job"] = GROUND | {"stage", "parse", "progress", "corpus", "model", "method", "merge"}

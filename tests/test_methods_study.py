@@ -25,7 +25,7 @@ def test_every_method_is_tuned_with_the_same_budget_and_reported_on_fresh_seeds(
     }
     files = [ROOT / node.config.tune.space for node in searches if node.config.tune.space]
     spaces = [yaml.safe_load(file.read_text()) for file in files]
-    # Each space has four combinations, so four trials try every value.
+    # Each search space has four combinations of values, so four trials try all of them.
     assert {math.prod(map(len, space.values())) for space in spaces} == {4}
     assert len({(node.config.training.max_steps, node.config.training.global_batch_size) for node in nodes}) == 1
     assert {node.config.seed for node in reported} == {1001, 1002, 1003}

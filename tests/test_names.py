@@ -1,4 +1,4 @@
-"""Public functions, classes and files of the package have unique names."""
+"""Tests that the public functions, classes and files of the package have unique names."""
 
 import ast
 from collections import Counter, defaultdict
@@ -21,7 +21,7 @@ def test_public_functions_and_classes_have_unique_names():
 
 
 SHARED = {"__init__.py", "method.py", "options.py", "stage.py", "table.py"}
-"""File names that several folders of kinds may have."""
+"""File names that may occur in several folders, for example in the folder of each method."""
 
 
 def test_files_have_unique_names():

@@ -1,4 +1,4 @@
-"""The study of replayed text compares real, self-generated and no general text at equal rates, lengths and seeds."""
+"""Tests that the replay study compares real, self-generated and no general text at equal rates, lengths and seeds."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Files around the code. Each file is valid, and the packages, paths and commands that it names exist."""
+"""Tests that each file around the code is valid, and that the packages, paths and commands it names exist."""
 
 import re
 import tomllib

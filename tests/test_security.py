@@ -1,4 +1,4 @@
-"""Fields that name code accept only parts of the right kind, and docs/guide/security.md lists every such field."""
+"""Tests that fields that name code only accept code of the expected class, and that the security guide lists them."""
 
 import ast
 import re

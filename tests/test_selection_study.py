@@ -94,7 +94,7 @@ def test_the_correlation_is_by_rank_and_chance_stays_within_its_interval() -> No
     assert low < 0 < high
     by_group = correlation([0] * 10 + [1] * 10, pairs)[0]
     halves = [spearmanr(means[part, 0], means[part, 1]).statistic for part in (slice(10), slice(10, 20))]
-    assert by_group == pytest.approx(np.mean(halves))  # All groups have the same size, so their plain mean is right.
+    assert by_group == pytest.approx(np.mean(halves))  # The groups have the same size, so weights do not matter.
 
 
 def test_too_few_selections_have_no_correlation(study: Study) -> None:

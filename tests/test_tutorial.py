@@ -16,7 +16,8 @@ from tests.drive import run_forked
 def run(block: CodeBlock, folder: Path) -> subprocess.CompletedProcess[str]:
     """Runs a block of the tutorial.
 
-    The page's model folder is replaced by this run's. `dontstop` commands are forked.
+    The folder of the exported model that the page names is replaced by the folder that this test has created.
+    `dontstop` commands run in forked processes.
     """
     made = [file.relative_to(folder).as_posix() for file in folder.glob("runs/export/tutorial-*")]
     text = re.sub(r"runs/export/tutorial-[0-9a-f]{16}", lambda page: made[0], block.text)

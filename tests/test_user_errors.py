@@ -41,7 +41,7 @@ def test_our_own_errors_arrive_unchanged() -> None:
 
 @pytest.mark.parametrize("error", [raised_in_task(ValueError("shapes")), WorkerCrashedError()])
 def test_other_errors_are_not_changed(error: Exception) -> None:
-    """Errors are not changed even if their traceback mentions memory."""
+    """Errors with other causes are not changed, even if their traceback mentions memory."""
     with pytest.raises(type(error)), user_errors("take fewer"):
         raise error
 

@@ -1,4 +1,4 @@
-"""Small tokenizers of every family, with the parts of published tokenizers. They are trained when a test needs them."""
+"""Trains small tokenizers of every family when a test needs them, with the steps of published tokenizers."""
 
 import json
 from functools import cache

@@ -1,4 +1,4 @@
-"""Tunes DAPT for gain on the domain against forgetting: learning rate and share of replayed general text."""
+"""Tunes DAPT for gain on the domain with little forgetting: learning rate and share of replayed general text."""
 
 from typing import Any
 

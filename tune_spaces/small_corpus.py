@@ -8,7 +8,8 @@ from ray import tune
 def small_corpus() -> dict[str, Any]:
     """Returns the values of weight decay, passes, share of general text and learning rate to try.
 
-    Published weight decays go up to 3 (arXiv 2509.14786), repeats next to general text up to 20 (arXiv 2605.12715).
+    The ranges follow published results: weight decay up to 3 (arXiv 2509.14786), and up to 20 repeats of the small
+    corpus if it is mixed with general text (arXiv 2605.12715).
     """
     return {
         "training.weight_decay": tune.loguniform(0.01, 3.0),

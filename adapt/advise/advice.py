@@ -1,8 +1,8 @@
 """Adds up the rules' votes for and against each recipe, and orders the recipes by votes and cost.
 
-Each rule has published figures that support it; `adapt.advise.findings` checks the conditions of the rules. Unless
-another source is named, figures are from Don't Stop Pretraining (DSP, arXiv 2004.10964): test scores of RoBERTa-base in
-points, means over five seeds.
+Each rule quotes published results that support it; `adapt.advise.findings` checks the conditions of the rules. Unless
+another source is named, the results are from Don't Stop Pretraining (DSP, arXiv 2004.10964): test scores of
+RoBERTa-base in points, as means over five seeds.
 """
 
 import shlex
@@ -50,17 +50,17 @@ rules that are not in this dictionary."""
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of advice: its condition, its strength, and its source."""
+    """A rule that votes for or against recipes: its condition, its strength, and its source."""
 
     name: str
     strength: Strength
     source: str
-    """The publication that supports the rule, with its figures."""
+    """The publication that supports the rule, with its results."""
     judge: Callable[[Case], Finding | None]
 
     @property
     def checked(self) -> Checked:
-        """The verdict of our own replication; None if the rule was not replicated."""
+        """Whether the rule held in our own replication; None if we have not replicated the rule."""
         return CHECKED.get(self.name)
 
 
@@ -259,8 +259,8 @@ class Recipe:
     2, and a weak rule 1."""
     cost: CostAhead
     budget: str
-    """`within` or `above` if the recipe's device-hours are within or above advice.budget_device_hours, else `not
-    known`."""
+    """`within` or `above`: whether the recipe's device-hours are at most advice.budget_device_hours. `not known` if the
+    device-hours are not known."""
     command: str
     """Command that runs the recipe's first job. The first job of DAPT+TAPT is DAPT."""
 
@@ -289,8 +289,8 @@ class Remark:
     reason: str
     source: str
     checked: Checked
-    """Verdict of our own replication of the rule; None if we have not replicated the rule. A rule that did not hold in
-    the replication has no votes."""
+    """Whether the rule held in our own replication; None if we have not replicated the rule. A rule that did not hold
+    has no votes."""
 
     def cells(self) -> list[Cell | str]:
         """Formats the rule as a row of the table: its votes for and against recipes, its reason, and its source."""
@@ -302,18 +302,19 @@ class Remark:
 
 @dataclass(frozen=True)
 class Advice:
-    """Recipes in the order in which to try them. Recipes within the budget come before those above it."""
+    """Recipes in the order in which to try them. Recipes within the budget come before recipes above the budget."""
 
     recipes: list[Recipe]
     remarks: list[Remark]
     rate_from: str = ""
-    """Source of the device's speed with which device-hours are computed."""
+    """Text that says where the assumed device speed comes from. Device-hours are computed with this speed."""
     refusal: str = ""
     """Message of the error that training with this configuration would raise; empty if there would be no error."""
     evidence: Evidence | None = None
     """The evidence that the advice is based on."""
     regime: Regime | None = None
-    """Size of DAPT's text compared with the model; None if no corpus is configured, or if the sizes are not known."""
+    """Size of the text of DAPT compared with the size of the model. None if no corpus is configured, or if a size is
+    not known."""
     recommendations: list[Recommendation] = field(default_factory=list)
     """Recommendations of training settings that follow from the regime."""
 
@@ -384,7 +385,7 @@ def recommend(case: Case, arguments: Sequence[str]) -> Advice:
 
 
 def _regime(case: Case) -> Regime | None:
-    """Returns the regime of DAPT on the corpus, from the sizes in the evidence."""
+    """Returns the regime of DAPT (tokens per parameter, and passes over the text), from the sizes in the evidence."""
     corpus, general, mixture = case.evidence.corpus, case.evidence.general, case.config.mixture
     if corpus is None or not corpus.tokens or not case.model.parameters:
         return None

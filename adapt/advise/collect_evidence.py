@@ -108,7 +108,9 @@ class _Observer:
         )
 
     def padding(self, lengths: Sequence[int]) -> float | None:
-        """Returns the share of padding if each document is a separate row. None if the model packs documents.
+        """Returns the share of row positions that are padding if each document is a separate row.
+
+        The result is None if the model packs several documents into a row.
 
         Args:
             lengths: numbers of tokens of the documents, in the order in which they are trained on.
@@ -139,7 +141,8 @@ class _Observer:
         tokens = [train.tokens[number] for number in drawn]
         texts = self.tokenizer.batch_decode([ids.tolist() for ids in tokens], skip_special_tokens=True)
         labels = np.concatenate([np.atleast_1d(np.array(label, np.int64)) for label in train.labels])
-        counts = np.unique(labels[labels >= 0], return_counts=True)[1]  # number of examples or words of each class
+        # number of examples (or of words, if words have labels) of each class
+        counts = np.unique(labels[labels >= 0], return_counts=True)[1]
         near = {name: word_overlaps({"task": texts, name: others})["task"][0] for name, others in words.items()}
         return TaskEvidence(
             name=facts.name,

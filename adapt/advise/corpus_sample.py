@@ -15,7 +15,7 @@ from adapt.corpus.sample_order import permute
 from adapt.corpus.screening import Sieve, Tally, clean, local_screen
 
 READ_BYTES = 64 * MIB
-"""Approximate size of the text that is read. A smaller corpus is read completely, so its size is exact."""
+"""Approximate size of the text that is read. A smaller corpus is read completely, so that its size is exact."""
 PLACES = 64
 """Smallest number of items (such as files) from which the sample is taken, if the corpus has this many items."""
 SEED = 0
@@ -96,7 +96,7 @@ def joined_samples(samples: Sequence[Sample]) -> Sample:
 
 
 def _beginning(item: list[Slice], corpus: CorpusConfig, most: int, sieve: Sieve) -> tuple[list[str], bool]:
-    """Returns the first documents of an item, up to about `most` bytes, and whether the item has no more.
+    """Returns the first documents of an item, up to about `most` bytes, and whether the item has no other documents.
 
     An item is a part of the corpus, such as a file.
     """

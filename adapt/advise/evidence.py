@@ -1,7 +1,7 @@
 """Collects the evidence for advice, and estimates the cost of each recipe from the evidence.
 
-The evidence is sizes, word statistics and losses of the texts, and statistics of the tasks. The cost of a recipe is
-tokens, floating-point operations, device-hours and price.
+The evidence consists of sizes, word statistics and losses of the texts, and of statistics of the tasks. The cost of a
+recipe is given in tokens, floating-point operations, device-hours and price.
 
 For TAPT on a selection, this module also proposes the size of the selection, after Don't Stop Pretraining, tables 8 and
 9: 50 documents per training example, and ten passes over these documents (the paper takes 1,100 steps of 256 texts for
@@ -46,11 +46,12 @@ class TextEvidence:
     loss: float
     """The model's loss on the sample [nats per predicted token]."""
     extension: Extension | None = None
-    """Savings from adding new tokens to the vocabulary. The number of new tokens is the number at the bend of the curve
-    of savings (see `adapt.vocabulary`). None for texts other than `corpus`, and if new tokens would save nothing."""
+    """Savings from adding new tokens to the vocabulary. The number of new tokens is chosen at the bend of the curve of
+    savings (see `adapt.vocabulary`). None for texts other than `corpus`, and if new tokens would save nothing."""
 
     padding: float | None = None
-    """Share of the token positions that would be padding during training. None if the model packs documents."""
+    """Share of the token positions that would be padding during training. None if the model packs several documents
+    into a row."""
 
     def cells(self) -> list[str]:
         """Formats the sizes and statistics as a row of the table of texts, without the name."""
@@ -73,7 +74,7 @@ class TaskEvidence:
     test: int
     """Number of test examples."""
     leaked: int
-    """Number of test texts that are also in train."""
+    """Number of texts of the test split that are also in the train split."""
     fertility: float
     loss: float
     overlap: float | None
@@ -104,7 +105,7 @@ class ModelFacts:
     """Properties of a model that can be read from the model's files."""
 
     kind: str = ""
-    """`model_type` in the model's config.json."""
+    """Value of `model_type` in the model's config.json."""
     is_decoder: bool = False
     is_instruct: bool = False
     """Whether the model has a chat template."""
@@ -116,7 +117,10 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All measurements that the rules of advice use. The field of a text is None if this text is not configured."""
+    """All measurements that the rules of advice use.
+
+    The field of a text, such as `general`, is None if no such text is configured.
+    """
 
     tasks: list[TaskEvidence]
     corpus: TextEvidence | None = None
@@ -172,7 +176,8 @@ PER_EXAMPLE, PASSES = 50, 10
 MOST_WORK = 0.5
 """Largest training work of all passes over a selection, as a share of the work of one pass over the pool."""
 KIND = "classifier"
-"""Kind of selection that is proposed if none is configured. A classifier reads the pool twice, without any model."""
+"""Kind of selection that is proposed if none is configured. The kind `classifier` reads the pool twice and runs no
+language model."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +227,7 @@ def _names(kind: object) -> list[str]:
 
 
 AS_IT_IS, TAPT, SELECTED, DAPT, BOTH = "fine-tuning", "TAPT", "TAPT on a selection", "DAPT", "DAPT+TAPT"
-"""The recipes. If there are tasks, each recipe ends with fine-tuning."""
+"""Names of the recipes. If there are tasks, each recipe ends with fine-tuning."""
 TAPT_EPOCHS = TAPT_LENGTH["training.epochs"]
 """Number of passes over the task's text (Don't Stop Pretraining, section 4; the default of dontstop tapt)."""
 
@@ -247,13 +252,13 @@ class Costs:
 
     recipes: dict[str, CostAhead]
     rate_from: str = ""
-    """Source of the device's speed with which device-hours are computed."""
+    """Text that says where the assumed device speed comes from. Device-hours are computed with this speed."""
     refusal: str = ""
-    """Message of the error that training with this configuration would raise; empty if it would raise none."""
+    """Message of the error that training with this configuration would raise; empty if there would be no error."""
     whole_pool: CostAhead | None = None
     """The cost of one pass over the pool from which a part may be selected, without fine-tuning."""
     dapt_tokens: int | None = None
-    """Number of tokens that DAPT trains on; None if no corpus is configured or the length is not known."""
+    """Number of tokens that DAPT trains on; None if no corpus is configured or the length of training is not known."""
 
     def selection_share(self) -> float | None:
         """Returns the FLOPs of TAPT on a selection as a share of the FLOPs of one pass over the whole pool.
@@ -308,7 +313,10 @@ def costs(config: Config, evidence: Evidence, dimensions: ModelSize | None, stor
 
 
 def is_limited(training: TrainingConfig) -> bool:
-    """Returns whether a training length is configured. If not, costs and recommended commands assume one pass."""
+    """Returns whether a training length is configured.
+
+    If no length is configured, costs and recommended commands assume one pass over the text.
+    """
     return any((training.max_steps, training.max_tokens, training.max_flops, training.epochs))
 
 

@@ -1,7 +1,7 @@
 """Checks the conditions of the rules of advice, about the text, the tasks and the model.
 
 Each function checks one condition on the evidence. If the condition is met, the function returns a finding: the reason,
-and the recipes for and against which the rule votes. A finding without recipes is a remark.
+and the recipes for and against which the rule votes. A finding without recipes is only shown to the user.
 """
 
 from dataclasses import dataclass, field
@@ -10,21 +10,20 @@ from adapt.advise.evidence import BOTH, DAPT, SELECTED, TAPT, Costs, Evidence, M
 from adapt.config import Config, TrainingConfig
 
 MUCH_CHEAPER = 0.1
-"""A recipe counts as cheap if its training work is at most this share of the other recipe's work."""
+"""Largest training work of a cheap recipe, as a share of the training work that it is compared with."""
 GAP = 0.1
-"""Losses that differ by at most this much count as equal [nats]. It is twice the standard error of a sample's loss."""
+"""Largest difference of losses that count as equal [nats]: twice the standard error of the loss on a sample."""
 SMALL = 5_000_000
 """Size below which a corpus counts as small [bytes]."""
 PIECES = 1.2
-"""A tokenizer fits a corpus badly if the corpus has at least this many times as many tokens per word as general
-text."""
+"""Ratio of tokens per word, corpus to general text, from which a tokenizer counts as a bad fit for the corpus."""
 FEW_EXAMPLES, ENOUGH_SEEDS = 2000, 10
 """A task with fewer than FEW_EXAMPLES train examples should be run with at least ENOUGH_SEEDS seeds."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """The input of the rules."""
+    """The input of the rules of advice: the configuration, the evidence, the costs and the model's properties."""
 
     config: Config
     evidence: Evidence
@@ -84,14 +83,18 @@ def pool_is_too_small(case: Case) -> Finding | None:
 
 
 def domain_is_near(case: Case) -> Finding | None:
-    """Recommends DAPT if the corpus shares more words with most tasks than general text does."""
+    """Recommends DAPT if, for most tasks, the corpus shares more words with the task than general text does."""
     near = _nearness(case.evidence, nearer=True)
     reason = f"the corpus shares more words with the task than general text does: {near}"
     return Finding(reason, (DAPT, BOTH)) if near else None
 
 
 def domain_is_far(case: Case) -> Finding | None:
-    """Advises against DAPT if the corpus shares no more words than general text does with half of the tasks or more."""
+    """Advises against DAPT if the corpus is far from the tasks.
+
+    It is far if, for half of the tasks or more, the corpus shares no more words with the task than general text
+    does.
+    """
     far = _nearness(case.evidence, nearer=False)
     reason = f"the corpus shares no more words with the task than general text does: {far}"
     return Finding(reason, speaks_against=(DAPT, BOTH)) if far else None
@@ -200,7 +203,8 @@ def _dapts(case: Case) -> tuple[str, ...]:
 def _gap(case: Case) -> float | None:
     """Returns the loss on the corpus minus the loss on general text.
 
-    Returns None if a text is missing, or if the language-model head is new and its losses therefore say nothing.
+    Returns None if one of the two texts is missing, or if the language-model head is new, because its losses say
+    nothing.
     """
     corpus, general = case.evidence.corpus, case.evidence.general
     is_random = case.config.model.head == "new" or not case.evidence.has_head
@@ -210,7 +214,9 @@ def _gap(case: Case) -> float | None:
 
 
 def _nearness(evidence: Evidence, nearer: bool) -> str:
-    """Lists the tasks that share more words with the corpus than with general text; without `nearer`, the other tasks.
+    """Lists the tasks that share more words with the corpus than with general text.
+
+    If `nearer` is false, lists the others.
 
     The result is empty if the listed tasks are less than half of all tasks, or exactly half if `nearer` is true.
     """
@@ -252,7 +258,7 @@ PRETRAINED = {
     "modernbert": Pretraining("stable_adamw", 0.9, 0.98, 1e-6, "arXiv 2412.13663, table 3"),
     "llama": Pretraining("adamw", 0.9, 0.95, 1e-5, "arXiv 2307.09288, section 2.2"),
 }
-"""The published optimizers, keyed by `model_type` in config.json."""
+"""The published optimizer settings of families of models, keyed by `model_type` in config.json."""
 
 
 def head_is_missing(case: Case) -> Finding | None:
@@ -348,7 +354,7 @@ def instructions_are_forgotten(case: Case) -> Finding | None:
 
 
 def decoder_is_rewarmed(case: Case) -> Finding | None:
-    """Advises to warm up again and to replay general text if a decoder's training lacks warm-up or general text."""
+    """Advises to warm up again and to replay general text if a decoder is trained without warm-up or general text."""
     training = case.config.training
     warm_up = training.warmup_fraction if training.warmup_steps is None else training.warmup_steps
     if not case.model.is_decoder or (case.config.mixture.replays and (warm_up or training.phases)):

@@ -1,6 +1,6 @@
-"""Names the regime of a training run by tokens per parameter and repeats of each text, and recommends settings.
+"""Classifies a training run by its tokens per parameter and its repeats of each text, and recommends settings.
 
-Each recommendation has its source, and names the models on which it was tested. Most published figures are of decoders
+Each recommendation has its source, and names the models on which it was tested. Most published results are for decoders
 that were trained from scratch. `dontstop advise` computes the regime from samples, `dontstop chain plan` from prepared
 text.
 """
@@ -22,9 +22,10 @@ AS_NEW, IN_VAIN = 4.0, 16.0
 """Repeated text is worth about as much as new text up to AS_NEW passes, and adds little after IN_VAIN passes (arXiv
 2305.16264)."""
 MIXED = 20.0
-"""Scarce text mixed with general text could be read up to this many times without harm (arXiv 2605.12715: 15-20)."""
+"""Number of times that scarce text, mixed with general text, can be read without harm (arXiv 2605.12715 finds
+15-20)."""
 DECAY_TRIED = 0.3
-"""Trying a larger weight decay is only recommended below this value."""
+"""Weight decay below which a trial with a larger weight decay is recommended."""
 SEARCH = "dontstop chain run small_corpus"
 """The command that searches for the settings that are recommended here."""
 
@@ -37,7 +38,7 @@ class Recommendation:
     advice: str
     source: str
     tested: str
-    """The kinds of models on which the recommendation was tested, and the kinds on which it was not tested."""
+    """Text that names the kinds of models on which the recommendation was tested, and on which it was not tested."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Regime:
         return "ample" if self.per_parameter >= AMPLE else "limited" if self.per_parameter >= LIMITED else "small"
 
     def sentence(self) -> str:
-        """Describes the regime in a sentence: tokens per parameter, and how often each text is read."""
+        """Returns a sentence with the number of tokens per parameter, and how often each text is read."""
         said = (
             f"Regime: {self.size} text, {self.per_parameter:.2g} tokens of the domain per parameter"
             f" ({self.tokens:,} tokens, {self.parameters / 1e6:,.1f} M parameters)"
@@ -89,7 +90,7 @@ class Regime:
         return [*self._decay(config), *self._epochs(config), *self._general(config), _MANY_TO_ONE]
 
     def shown(self, found: Sequence[Recommendation]) -> list[Block]:
-        """Returns blocks that show the sentence about the regime and a table of the recommendations `found`."""
+        """Returns the sentence about the regime and a table of the recommendations `found`, for display."""
         rows: list[list[Cell | str]] = [[each.setting, each.advice, each.source, each.tested] for each in found]
         header = ["setting", "what follows", "source", "tested on"]
         title = "What follows from the size of the text"

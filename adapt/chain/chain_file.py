@@ -1,4 +1,4 @@
-"""Reads chain files, and the command line of dontstop chain, which selects what to run."""
+"""Parses chain files, and the command line of dontstop chain."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -72,12 +72,12 @@ class ChainFile:
     let: Mapping[str, Any]
     common: Mapping[str, Any]
     sets: Mapping[str, Mapping[str, Mapping[str, Any]]]
-    """Attributes of each member of each set, keyed by set, member and attribute."""
+    """Values of the attributes of the sets' members, keyed by the names of the set, the member and the attribute."""
     entries: Mapping[str, ChainEntry]
     margin: Margin = MARGIN
     """Differences up to these sizes count as negligible in the report."""
     rounds: SeedRounds | None = None
-    """The rounds of seeds and interim looks of a sequential study. None for other chains."""
+    """The rounds of seeds of a sequential study, which ends comparisons early. None for other chains."""
 
 
 def read_chain(path: str, let: Mapping[str, str] | None = None, common: Mapping[str, Any] | None = None) -> ChainFile:
@@ -129,7 +129,7 @@ def read_chain(path: str, let: Mapping[str, str] | None = None, common: Mapping[
 
 
 def _margin(content: Mapping[str, Any], path: str) -> Margin:
-    """Returns the margin in the section `report`."""
+    """Returns the margin (largest negligible differences) in the section `report`."""
     report = _mapping(content, "report", path)
     for key in report.keys() - {"margin"}:
         raise unknown(f"report.{key} in {path}", key, {"margin"})
@@ -144,7 +144,7 @@ def _margin(content: Mapping[str, Any], path: str) -> Margin:
 
 
 def _rounds(content: Mapping[str, Any], path: str) -> SeedRounds | None:
-    """Returns the rounds of a sequential study, from the keys `study` and `sequential`. None for other chains."""
+    """Returns the rounds of seeds of a sequential study, from the keys `study` and `sequential`, or None."""
     options = _mapping(content, "sequential", path)
     if "study" not in content:
         if options:
@@ -186,7 +186,7 @@ def _refuse_blanks_in(path: str, content: Mapping[str, Any], entries: Mapping[st
 
 
 def _baseline(content: Mapping[str, Any], sets: Mapping[str, Any], entries: Mapping[str, ChainEntry], path: str) -> str:
-    """Returns the baseline: a member of the set `recipe`, or, if there is no such set, the name of an entry."""
+    """Returns the name of the baseline: a member of the set `recipe` or, if there is no such set, an entry."""
     baseline = str(content.get("baseline") or "base")
     known = set(sets.get("recipe", entries))
     if content.get("baseline") and baseline not in known:
@@ -278,7 +278,7 @@ class Command:
 
 
 def read_job(arguments: Sequence[str]) -> tuple[Job, list[str]]:
-    """Returns the job that `--job NAME` names, or `dapt` without this option, and the remaining arguments.
+    """Returns the job that `--job NAME` names (default: `dapt`), and the remaining arguments.
 
     Raises:
         ConfigError: no job has this name.

@@ -25,14 +25,14 @@ _DEPTH = 10
 def fill(value: Any, source: ChainFile, chosen: Mapping[str, str], place: str, depth: int = _DEPTH) -> Any:
     """Returns a value with its placeholders filled in, also inside lists and sections.
 
-    A text that consists of one placeholder becomes the placeholder's value, with its type.
+    A string that consists of a single placeholder is replaced by the placeholder's value, which keeps its type.
 
     Args:
         value: value from a chain file.
         source: the chain file, which contains the variables (section `let`) and the sets.
         chosen: the node's member of each set that is swept over.
         place: description of the value's position, for messages.
-        depth: largest nesting of placeholders, because the value of a placeholder may contain placeholders.
+        depth: largest number of nested placeholders. The value of a placeholder may contain other placeholders.
 
     Raises:
         ConfigError: a placeholder refers to an unknown name or back to itself, or has no value inside a text.
@@ -62,9 +62,10 @@ def _text(path: str, source: ChainFile, chosen: Mapping[str, str], place: str) -
 
 
 def _value(path: str, source: ChainFile, chosen: Mapping[str, str], place: str) -> Any:
-    """Returns the value of a dotted name.
+    """Returns the value of a placeholder's dotted name, such as `task.corpus.paths`.
 
-    An attribute that has the name of a set refers to a member of that set. Attributes of this member may follow.
+    If an attribute has the same name as a set, its value is the name of a member of that set. The dotted name may go on
+    with an attribute of that member.
     """
     first, *rest = path.split(".")
     if first not in chosen:
@@ -213,7 +214,7 @@ def _names_a_stage(path: str, source: ChainFile) -> bool:
 
 
 def _sources(named_in_from: Any, entry: ChainEntry, source: ChainFile, place: str) -> tuple[str | None, str | None]:
-    """Returns the two stages that `from` names: the source of the initial model, and the source of the selected text.
+    """Returns the stages that `from` names: the stage that makes the initial model, and the one that selects text.
 
     Raises:
         ConfigError: `from` names two stages that make a model, or two that select text, or the job cannot train on
@@ -266,9 +267,10 @@ def _offers(entry: ChainEntry, field: str) -> bool:
 def _configured(
     entry: ChainEntry, values: Mapping[str, str], source: ChainFile, place: str, has_text: bool
 ) -> Configured:
-    """Returns the function that configures a node: defaults of the job, then `common`, then the entry's fields.
+    """Returns a function that makes a node's configuration from given values of some fields.
 
-    Later values replace earlier ones. If another stage selects the node's text (`has_text`), no corpus is required.
+    The other values come from the entry's fields, else from `common`, else from the job's defaults. If another stage
+    selects the node's text (`has_text`), no corpus is required.
     """
     common = nested(fill(source.common, source, values, place))
     fields = nested(fill(entry.fields, source, values, place))

@@ -1,4 +1,4 @@
-"""Defines `ChainRun`, whose methods plan, run, follow and report a chain of stages."""
+"""Defines `ChainRun`. Its methods plan and run a chain of stages, and show its progress and its report."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class ChainPlan(SelfShown):
     states: Mapping[str, int]
     """Number of goals (stages with the chain's final results) in each state: finished, running, waiting."""
     to_run: Mapping[str, int]
-    """Number of stages to run, keyed by kind."""
+    """Number of stages to run, keyed by kind of stage, such as `train`."""
     later: Sequence[str]
     """Labels of goals whose stages are only known after searches have finished."""
     tables: Sequence[Block]
     budget: str = ""
     """Comparison of the expected device time with `resources.budget`, in sentences. Empty without a budget."""
     sequential: StudyNow | None = None
-    """Round, comparisons and remaining cost of a sequential study. None for other chains."""
+    """Current round, comparisons and remaining cost of a sequential study. None for other chains."""
 
     def blocks(self) -> list[Block]:
         """Shows how many stages will run, the budget, the goals, and the unfinished searches and training runs."""
@@ -63,7 +63,7 @@ class Report(SelfShown):
         return [block for section in self.sections for block in (TextBlock(f"{section.title}:"), *section.blocks)]
 
     def first_blocks(self) -> list[Block]:
-        """Returns the blocks of the verdict, and the report's path."""
+        """Returns the blocks of the section `Verdict`, and a line with the report's path."""
         verdict = next((section for section in self.sections if section.title == "Verdict"), None)
         return [*(verdict.blocks if verdict else []), TextBlock(f"Report: {self.path}")]
 
@@ -77,7 +77,7 @@ class ChainRun:
 
     file: ChainFile
     only: Mapping[str, list[str]] = field(default_factory=dict)
-    """Members to run, keyed by the name of their set. Empty runs all members."""
+    """Members to run, keyed by the name of their set. If this is empty, all members run."""
 
     @classmethod
     def of(
@@ -93,7 +93,7 @@ class ChainRun:
             file: path of the chain file.
             let: values of variables, which replace the values in the section `let` of the file.
             fields: configuration fields for all stages, by dotted name.
-            only: members to run, by the name of their set.
+            only: members to run, keyed by the name of their set.
 
         Raises:
             ConfigError: the file cannot be read, or its content is wrong.
@@ -101,7 +101,7 @@ class ChainRun:
         return cls(read_chain(file, dict(let), dict(fields)), only or {})
 
     def build(self) -> Chain:
-        """Builds the stages that are known now. Stages that use an unfinished search are not known.
+        """Builds the stages that can be built now. Stages that depend on an unfinished search cannot be built yet.
 
         Raises:
             AdaptError: a stage cannot run as configured.
@@ -131,7 +131,7 @@ class ChainRun:
         return ChainPlan(states, ahead(chain), chain.later, tables, outlook, chain.sequential)
 
     def run(self) -> Report:
-        """Runs all unfinished stages, independent ones in parallel if resources suffice, and writes the report.
+        """Runs all unfinished stages, in parallel where possible, and writes the report.
 
         Raises:
             AdaptError: a stage failed. Before the error is raised, the report of all finished stages is written.
@@ -151,8 +151,9 @@ class ChainRun:
     def finish(self) -> Chain:
         """Runs all unfinished stages. Stages that use the best values of a search run after that search.
 
-        In a sequential study, a round of seeds runs after the looks at the previous round. A round after the first
-        does not start if its forecast exceeds `resources.budget`. In this case, only the finished models are pushed.
+        In a sequential study, a round of seeds starts after the interim analyses of the previous round. A round after
+        the first does not start if its forecast exceeds `resources.budget`. In this case, only the finished models are
+        pushed to the Hugging Face Hub.
         """
         while True:
             chain = self.build()
@@ -175,7 +176,7 @@ class ChainRun:
                 return chain
 
     def status(self) -> ChainNow:
-        """Returns the progress of the chain, also if another process or machine runs it."""
+        """Returns the progress of the chain, even if another process or machine runs the chain."""
         chain = self.build()
         chain.store.follow(everything(goal.stage for goal in chain.goals))
         return chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later, chain.sequential)
@@ -193,7 +194,7 @@ class ChainRun:
 
 
 def ready_pushes(chain: Chain) -> list[Push]:
-    """Returns the pushes whose models are finished. Logs a message for each push that is left out."""
+    """Returns the stages that push finished models to the Hub. Logs a message for each model that is not finished."""
     ready = [push for push in chain.pushes if chain.store.record_of(push.export)]
     for push in chain.pushes:
         if push not in ready:
@@ -215,7 +216,7 @@ def ahead_lines(counts: Mapping[str, int], later: int = 0) -> list[str]:
     """Returns sentences with the number of stages of each kind that will run.
 
     Args:
-        counts: number of stages, by kind.
+        counts: number of stages, keyed by kind of stage.
         later: number of goals whose stages are only known when searches have finished.
     """
     to_run = ", ".join(f"{number} {kind}" for kind, number in counts.items())

@@ -39,7 +39,8 @@ def search_at(node: Node, context_of: Callable[[Config], Context], given: tuple[
     Args:
       node: a node whose fields contain `tune`.
       context_of: returns the context for a trial's configuration, including the models of other nodes.
-      given: results of other nodes that all trials read: models, and a selection. None if such a result is not used.
+      given: results of other nodes that all trials read: initial and compared models, and selected text. An item is
+        None if the node does not use such a result.
 
     Raises:
       AdaptError: the unchanged configuration cannot run, or no search space is named.
@@ -56,7 +57,7 @@ def search_at(node: Node, context_of: Callable[[Config], Context], given: tuple[
 
 
 def search_result(search: Search, store: Store) -> Searched | None:
-    """Returns the result of a search; None while it has not finished."""
+    """Returns the result of a search, or None if the search has not finished."""
     record = store.record_of(search)
     return Finished.of(search, record).result if record else None
 
@@ -67,7 +68,7 @@ def confirm_label(node: Node) -> str:
 
 
 def confirm_name(node: Node) -> str:
-    """Returns the name of the stage that repeats a search's best trial, without the members of sets."""
+    """Returns the name of the stage that repeats a search's best trial. The label also has the members of sets."""
     return f"{node.name}_confirm"
 
 
@@ -84,7 +85,7 @@ def confirm_at(node: Node, search: Search, found: Searched) -> Confirm:
 
 
 def as_best(node: Node, values: Mapping[str, Any]) -> Config:
-    """Returns the configuration that makes a search's best model. Other nodes may start from this model."""
+    """Returns the configuration of a model with a search's best values. Other nodes may start from this model."""
     config = named_by_values(node.configured(values), values)
     return replace(config, name=f"{config.name}-best")
 
@@ -132,7 +133,7 @@ class Chain:
     later: list[str] = field(default_factory=list)
     """Labels of nodes whose stages are only known after a search has finished."""
     sequential: StudyNow | None = None
-    """The state of a sequential study. None for other chains."""
+    """The current round and comparisons of a sequential study. None for other chains."""
 
     @property
     def searches(self) -> list[Search]:
@@ -146,7 +147,7 @@ class Offered:
     """Results of nodes that later nodes may use, keyed by the label of the node that makes them."""
 
     starts: dict[str, Start] = field(default_factory=dict)
-    """Model that each node makes."""
+    """Model that each node makes, if it makes exactly one."""
     selections: dict[str, Select] = field(default_factory=dict)
     best: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """Best values of each finished search, keyed by field."""
@@ -160,7 +161,7 @@ def build_chain(nodes: Sequence[Node]) -> Chain:
     """Builds the stages of nodes. Each node must follow the nodes that it starts from.
 
     Raises:
-      ConfigError, DataError, ModelError, StorageError: for the reasons given at `adapt.stage.context.Context.of`.
+      ConfigError, DataError, ModelError, StorageError: in the cases listed at `adapt.stage.context.Context.of`.
       ConfigError: nodes have different storage roots, cluster addresses or budgets.
     """
     first = nodes[0].config
@@ -206,7 +207,7 @@ def build_one(job: Job, config: Config) -> Chain:
     """Builds the stages of a single job, as a chain with one goal.
 
     Raises:
-        ConfigError, DataError, ModelError, StorageError: for the reasons given at `adapt.stage.context.Context.of`.
+        ConfigError, DataError, ModelError, StorageError: in the cases listed at `adapt.stage.context.Context.of`.
     """
     context = Context.of(config, kind=job.kind)
     goal = Goal(job.name, job, {}, job.final(context), context.config)
@@ -260,7 +261,7 @@ def _offer(node: Node, context: Context, final: Stage[Any], offered: Offered) ->
 
 def _start(node: Node, label: str, starts: Mapping[str, Start]) -> Start:
     """Returns the model that a node starts from or compares."""
-    if label not in starts:  # a sequence with separate models, or a merge with several shares, makes several models
+    if label not in starts:  # a sequence with one model per domain, or a merge at several mixing weights, makes several
         raise ConfigError(
             f"{node.label} asks for the model of {label}, which leaves several: its sequence.mode is separate, or"
             " merge.shares has several",
@@ -274,9 +275,9 @@ def study(name: str, baseline: str, chain: Chain, margin: Margin = MARGIN) -> St
 
     Args:
         name: name of the chain.
-        baseline: member of the set `recipe`, or the entry, that the report compares the others with.
+        baseline: name of the member of the set `recipe`, or of the entry, with which the report compares the others.
         chain: the chain.
-        margin: largest differences that do not matter.
+        margin: largest differences that count as negligible.
     """
     entries, missing, looks = [], [], list[Looked]()
     for goal in chain.goals:
@@ -351,7 +352,7 @@ def _trainings_of(goal: Goal) -> list[tuple[Train, str]]:
 
 
 def ahead(chain: Chain) -> dict[str, int]:
-    """Returns the number of stages that will run, keyed by kind."""
+    """Returns the number of stages that will run, keyed by kind of stage, such as `train`."""
     counts: dict[str, int] = {}
     for stage in unfinished([goal.stage for goal in chain.goals], chain.store)[0]:
         counts[stage.kind] = counts.get(stage.kind, 0) + 1
@@ -362,7 +363,7 @@ def check_chain(chain: Chain) -> None:
     """Checks all stages of the chain before any stage runs, so that wrong settings are reported early.
 
     Raises:
-        AdaptError: for the reasons given at `adapt.runner.ensure.check_ahead`.
+        AdaptError: in the cases listed at `adapt.runner.ensure.check_ahead`.
     """
     last = [*(goal.stage for goal in chain.goals), *chain.pushes]
     check_ahead(unfinished(last, chain.store)[0], chain.store)

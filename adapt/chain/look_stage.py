@@ -1,7 +1,8 @@
-"""Stage `look`: decides after a round of seeds which comparisons of a sequential study can end.
+"""Defines the stage `look`, an interim analysis: after a round of seeds, it decides which comparisons can end.
 
-A look reads the finished runs of one task, or of all sequences for one figure, and the result of the previous look.
-The look's key contains the keys of these runs and of the previous look, so a restarted study does not repeat the look.
+A look belongs to a sequential study. It reads the previous look's result and either the finished runs of one task or
+all finished sequences of domains, which it compares by one metric (`figure`), such as `average`. The look's key
+contains the keys of these runs and of the previous look, so a restarted study does not repeat the look.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from adapt.terminal.console import log
 
 @dataclass(frozen=True)
 class ReadRun:
-    """A finished run that a look reads, with the run's entry, members and task in the chain."""
+    """A finished run that a look reads, with the entry and the set members that describe the run in the chain file."""
 
     name: str
     """Name of the run's entry in the chain file."""
@@ -32,7 +33,7 @@ class ReadRun:
 
 @dataclass(frozen=True, eq=False)
 class SeedLook(Stage[Looked]):
-    """An interim look of a sequential study, at the recipes whose comparison has not ended yet."""
+    """An interim analysis of a sequential study. It covers the recipes whose comparison has not ended yet."""
 
     kind = "look"
     version = 2  # since version 2, a look draws as many permutations as its significance level needs
@@ -40,12 +41,12 @@ class SeedLook(Stage[Looked]):
 
     name: str
     runs: Mapping[str, ReadRun]
-    """Runs of the baseline and of the open recipes, keyed by label."""
+    """Runs of the baseline and of the recipes whose comparison has not ended, keyed by label."""
     previous: Optional["SeedLook"]
     row: str
-    """Name of the compared row: the task and its other swept values, or the figure of sequences."""
+    """Name of the row of the report that is compared: the task with its other swept values, or the metric `figure`."""
     figure: str
-    """Name of the figure of sequences that is compared. Empty if scores of fine-tuning runs are compared."""
+    """Metric by which sequences of domains are compared. Empty if scores of fine-tuning runs are compared."""
     look: int
     """Number of the look, from 1."""
     rounds: SeedRounds
@@ -55,7 +56,7 @@ class SeedLook(Stage[Looked]):
     """Number of recipes that are compared with the baseline."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the settings that determine the result: the study's plan, and each run's members of sets."""
+        """Returns the settings that determine the result: those of the study, and each run's members of sets."""
         return {
             "row": self.row,
             "figure": self.figure,
@@ -69,7 +70,7 @@ class SeedLook(Stage[Looked]):
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[Looked]:
-        """Compares the open recipes with the baseline, and decides which comparisons end."""
+        """Compares the recipes that are still undecided with the baseline, and decides which comparisons end."""
         from adapt.show.report import sequence_runs, study_results, task_comparison
         from adapt.statistics.looks import corrected_levels, judge, samples_for, seed_levels
 

@@ -1,7 +1,8 @@
-"""Follows a sequential study: reads which comparisons have ended, builds the next round, and forecasts the rest.
+"""Follows a sequential study: reads which comparisons have ended, builds the next round, and forecasts later rounds.
 
-Only the records of finished looks decide what runs next, so a killed study continues where it stopped. Each run has
-the same key as in a chain that lists all seeds from the start.
+The study analyzes its results after each round of seeds. Only the records of these analyses (looks) decide what runs
+next, so a killed study continues where it stopped. Each run has the same key as in a chain that lists all seeds from
+the start.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ if TYPE_CHECKING:
 
 
 LOOKS = "look"
-"""Name of the looks in labels, where other stages have the name of their entry in the chain file."""
+"""Name that begins the label of each look. Labels of other stages begin with the name of an entry in the chain file."""
 MANY = 10**9
-"""A number of seeds that no study reaches."""
+"""Number of seeds that is larger than in any study, used to get the runs of all seeds."""
 VERDICTS = {"better": "better", "worse": "worse", "equal": "no difference that matters", "open": "undecided"}
 
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """The runs of all recipes on one task, or the sequences of all methods for one figure."""
+    """The runs of all recipes on one task, or the sequences of all methods, which are compared by one metric."""
 
     name: str
     figure: str
-    """Name of the figure of sequences that is compared. Empty for fine-tuning runs."""
+    """Metric by which sequences are compared, such as `average`. Empty if scores of fine-tuning runs are compared."""
     arms: Mapping[str, Mapping[str, Sequence[Goal]]]
     """Runs keyed by recipe and seed. Sequences have one run per seed and order of domains."""
 
@@ -55,12 +56,12 @@ class ComparedRow:
 
 @dataclass(frozen=True)
 class FollowedRow:
-    """A row of comparisons, with its baseline and its looks so far."""
+    """Comparisons of several recipes with the same baseline on the same task or metric, and their looks so far."""
 
     row: ComparedRow
     baseline: str
     looks: Sequence[SeedLook]
-    """All finished looks, and the next look if a comparison is open."""
+    """All finished looks, and the next look if a comparison has not ended."""
     finished: Sequence[Looked]
     """Results of the finished looks."""
     used: Sequence[Goal]
@@ -73,7 +74,7 @@ class FollowedRow:
 
     @property
     def next_look(self) -> int | None:
-        """Number of the next look. None if no look follows."""
+        """Number of the next look, or None if there is no further look."""
         return len(self.looks) if len(self.looks) > len(self.finished) else None
 
     def up_to(self, seeds: Mapping[str, int]) -> list[Goal]:
@@ -90,8 +91,8 @@ def study_nodes(source: ChainFile, only: Mapping[str, list[str]] | None = None) 
     """Returns the nodes of a chain. In a sequential study, fine-tuning nodes have all seeds that the study may use.
 
     Raises:
-        ConfigError: for the reasons given at `adapt.chain.chain_nodes.expand_chain`; or `only` leaves out a recipe of
-            a sequential study, or fine-tuning seeds do not fit the study.
+        ConfigError: in the cases listed at `adapt.chain.chain_nodes.expand_chain`, or if `only` leaves out a recipe of
+            a sequential study, or if fine-tuning seeds do not fit the study.
     """
     nodes = expand_chain(source, only)
     if source.rounds is None:
@@ -125,9 +126,9 @@ def _with_seeds(node: Node, rounds: SeedRounds) -> Node:
 
 
 def _arm(node: Node) -> tuple[tuple[str, ...], str] | None:
-    """Returns the row of the comparison and the recipe that a node's runs belong to.
+    """Returns the row in which a node's runs are compared (a task, or all sequences), and the runs' recipe.
 
-    None if the node is not compared.
+    Returns None if the node is not compared.
     """
     if node.job.name == "sequence" and not node.is_search:
         return (), method_name(node.name, node.values)
@@ -138,7 +139,7 @@ def _arm(node: Node) -> tuple[tuple[str, ...], str] | None:
 
 
 def _refuse_partial(nodes: Sequence[Node], all_nodes: Sequence[Node]) -> None:
-    """Raises ConfigError if some but not all recipes of a row are among the nodes."""
+    """Raises ConfigError if `nodes` has only some of the recipes that a study compares on the same task."""
     rows: dict[tuple[str, ...], set[str]] = {}
     for node in nodes:
         if arm := _arm(node):
@@ -157,8 +158,8 @@ def built_chain(nodes: Sequence[Node], baseline: str, margin: Margin, rounds: Se
     Args:
         nodes: the nodes, from `study_nodes`.
         baseline: name of the recipe that the others are compared with.
-        margin: largest differences that do not matter.
-        rounds: the looks of a sequential study; None for other chains.
+        margin: largest differences that count as negligible.
+        rounds: the rounds of seeds of a sequential study, or None for other chains.
 
     Raises:
         AdaptError: a stage cannot run as configured, or the study lacks its baseline or seeds.
@@ -167,7 +168,7 @@ def built_chain(nodes: Sequence[Node], baseline: str, margin: Margin, rounds: Se
     if rounds is None:
         return chain
     rows = list(compared_rows(chain.goals, rounds))
-    if any(node.label in chain.later and _arm(node) for node in nodes):  # some recipes wait for a search
+    if any(node.label in chain.later and _arm(node) for node in nodes):  # recipes that need a search are not known yet
         first = [goal for row in rows for goal in row.runs(list(row.arms), rounds.first_seeds)]
         now = StudyNow(len(rounds.seeds), rounds.seeds, 1)
         return replace(chain, goals=_active(chain.goals, rows, first), sequential=now)
@@ -179,7 +180,7 @@ def built_chain(nodes: Sequence[Node], baseline: str, margin: Margin, rounds: Se
 
 
 def compared_rows(goals: Sequence[Goal], rounds: SeedRounds) -> Iterator[ComparedRow]:
-    """Sorts the runs of a chain by row, recipe and seed.
+    """Groups the runs of a chain by compared task or metric, by recipe and by seed.
 
     Raises:
         ConfigError: a recipe has fewer seeds than the study may use.
@@ -212,7 +213,7 @@ def compared_rows(goals: Sequence[Goal], rounds: SeedRounds) -> Iterator[Compare
 
 
 def _check_figure(row: ComparedRow) -> None:
-    """Raises ConfigError if the sequences of a row do not measure the figure that the row compares."""
+    """Raises ConfigError if the sequences of a row do not measure the metric by which they are compared."""
     goals = [goal for seeds in row.arms.values() for goals in seeds.values() for goal in goals]
     needs_tasks = row.figure and "loss" not in row.figure and row.figure != "general_change"
     for goal in goals if row.figure else ():
@@ -229,7 +230,7 @@ def _check_figure(row: ComparedRow) -> None:
 
 
 def _followed(row: ComparedRow, baseline: str, margin: Margin, rounds: SeedRounds, store: Store) -> FollowedRow:
-    """Reads the finished looks of a row, and adds the next look if a comparison is open.
+    """Reads the finished looks of a row of comparisons, and adds the next look if a comparison has not ended.
 
     Raises:
         ConfigError: the row has no runs of the baseline, or no other recipe.
@@ -280,7 +281,7 @@ def _goal(look: SeedLook, like: Goal) -> Goal:
 
 
 def _active(goals: Sequence[Goal], rows: Sequence[ComparedRow], used: Sequence[Goal]) -> list[Goal]:
-    """Returns the goals of a chain. Leaves out runs that no look reads yet, and goals that need these runs."""
+    """Returns the goals of a chain, without runs that no look reads yet and without goals that need such runs."""
     compared = [goal for row in rows for goal in row.runs(list(row.arms), MANY)]
     now = {stage.key for stage in everything(goal.stage for goal in used)}
     later = {stage.key for stage in everything(goal.stage for goal in compared)} - now
@@ -342,7 +343,7 @@ def _comparison_now(name: str, ending: Ending | None, figure: str, outlook: Outl
 
 
 Like = tuple[str, str]
-"""Key for stages that take about the same time: the kind of stage, and the key of the task."""
+"""Identifies stages that take about the same time, by the kind of stage and the key of its task."""
 
 
 def _like(stage: Stage[Any]) -> Like:
@@ -361,10 +362,10 @@ class RemainingTime:
 
     @classmethod
     def of(cls, goals: Sequence[Goal], store: Store, price: float | None) -> RemainingTime:
-        """Forecasts the unfinished stages that goals need.
+        """Forecasts the device time of the unfinished stages that goals depend on.
 
-        A training stage has its own forecast. For any other stage, the forecast is the mean time of the finished stages
-        of the same kind and task, or of the same kind if there are none.
+        A training stage computes its own forecast. For any other stage, the forecast is the mean time of the finished
+        stages with the same kind and task or, if there are none, of those with the same kind.
         """
         took: dict[Like, list[float]] = {}
         waiting: list[Stage[Any]] = []
@@ -389,7 +390,7 @@ class RemainingTime:
         )
 
     def ahead(self, name: str, goals: Sequence[Goal]) -> CostForecast:
-        """Adds up the forecasts of the unfinished stages that some goals need."""
+        """Adds up the forecasts of the unfinished stages that some goals depend on."""
         keys = [stage.key for stage in everything(goal.stage for goal in goals) if stage.key in self.hours]
         known = [hours for key in keys if (hours := self.hours[key]) is not None]
         total = sum(known) if known or not keys else None
@@ -398,7 +399,7 @@ class RemainingTime:
 
 
 def outlook_of(ending: Ending, rounds: SeedRounds) -> Outlook:
-    """Forecasts when an open comparison ends."""
+    """Forecasts when a comparison will end that has not ended yet."""
     from adapt.statistics.looks import outlook
 
     looked = ending.looked

@@ -1,4 +1,6 @@
-"""The command `dontstop`, which calls `adapt.api`. Only this package sets signal handlers, exit codes and variables.
+"""Implements the command `dontstop`.
+
+Unlike `adapt.api`, commands set signal handlers, exit codes and environment variables of the whole process.
 
 - `main`: lists and runs commands, prints help, shipped recipes and completion scripts for shells, and pushes models to
   the Hugging Face Hub.

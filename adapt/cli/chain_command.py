@@ -1,4 +1,4 @@
-"""The command `dontstop chain`: run, plan, status, logs and report; on a cluster also submit, follow and stop."""
+"""Implements `dontstop chain`, with run, plan, status, logs and report; on a cluster also submit, follow and stop."""
 
 import threading
 import time
@@ -125,7 +125,7 @@ def plan_one(arguments: Sequence[str]) -> None:
 
 
 def on_cluster(arguments: Sequence[str]) -> None:
-    """Runs a verb that concerns a cluster, or that shows a chain's progress."""
+    """Runs the verbs that submit to or control a cluster, and the verbs status, logs and report."""
     asked = read_cluster_command(arguments)
     if asked.verb == "report":
         _serve(asked)

@@ -17,10 +17,10 @@ from adapt.terminal.console import duration, log
 MODEL = "demo:bert-tiny"
 """The model of the demo. The times below were measured with this model."""
 PARSED = 1000
-"""This file is parsed this many times to measure the machine's speed. The CPU time of all parses together is called a
-yardstick. It is the unit of the times below."""
+"""Number of times that this source file is parsed to measure the machine's speed. The CPU time of all these parses is
+called a yardstick. It is the unit of the times below."""
 START = 100.0
-"""Time of everything except training steps: starting Ray, reading, tokenizing and evaluating [yardsticks]."""
+"""Time of the demo without training steps: starting Ray, reading, tokenizing and evaluating [yardsticks]."""
 PER_MILLION_TOKENS = 250.0
 """Time of the training steps [yardsticks per million tokens]."""
 BUSY = 1.5
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> None:
         arguments: fields that replace fields of the recipe, as for `dontstop dapt`.
 
     Raises:
-        AdaptError: the demo fails, as `dontstop dapt` would.
+        AdaptError: the demo fails, in the same cases as `dontstop dapt`.
     """
     job = job_of("dapt")
     taken = [f"--config={recipe_file('demo')}", *arguments]

@@ -1,4 +1,4 @@
-"""The command `dontstop doctor`: checks that this machine can run jobs, with one line per check and its fix."""
+"""Implements `dontstop doctor`, which checks that this machine can run jobs. Each failed check shows a fix."""
 
 import importlib.metadata
 import importlib.util
@@ -40,7 +40,7 @@ pass, and 1 otherwise. Nothing is started.
 
 With a configuration it also checks the fields storage.root and resources.address, and fields that need a compiler."""
 MAIN = ("torch", "ray", "deepspeed", "transformers")
-"""Packages that have a separate line, which shows the package's version."""
+"""Packages that get a line of their own, which shows the installed version. The other packages share a line."""
 _LIMIT_S = 7.0
 """Maximum time for loading torch [s]."""
 _ANSWER_S = 3.0
@@ -187,7 +187,7 @@ def package_findings() -> Iterator[CheckLine]:
 def try_torch() -> list[CheckLine]:
     """Loads torch in another process, to check that torch works and sees the GPUs of this machine."""
     if importlib.util.find_spec("torch") is None:
-        return []  # no line, because the check of packages already reports that torch is missing
+        return []  # prints no line, because the check of packages already reports that torch is missing
     command = [sys.executable, "-c", _TRY_TORCH]
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, stdin=subprocess.DEVNULL)
@@ -279,7 +279,7 @@ def _tried(check: Callable[[], object], where: str) -> CheckLine | None:
         check()
     except AdaptError as error:
         return CheckLine(f"{where}: {error.what}", error.fix or "fix it")
-    except OSError as error:  # raised, for example, in kernel folders like /proc, where no file can be created
+    except OSError as error:  # for example in kernel folders such as /proc, no file can be created
         return CheckLine(f"{where} cannot be used ({error.strerror})", "name another folder")
     return None
 

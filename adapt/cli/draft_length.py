@@ -13,7 +13,7 @@ from adapt.model.locate import CONFIG, locate, read_json
 
 _BYTES_PER_TOKEN = 4
 _LENGTH, _SHORTEST = 512, 128
-"""Usual number of tokens per sequence, and the smallest number, which is used for a short text."""
+"""Usual number of tokens per sequence, and the smallest number, which is used if the corpus is small."""
 _CPU_WORK = 6 * 4.4e6 * 1e6
 """Maximum number of floating-point operations of a first training run on CPUs. This is enough for training the demo
 model on a million tokens, which takes minutes."""

@@ -1,4 +1,4 @@
-"""The command `dontstop init`: writes a first configuration for a user's files."""
+"""Implements `dontstop init`, which writes a first configuration for a user's files."""
 
 import argparse
 import json
@@ -52,7 +52,7 @@ model is taken. --force replaces files that exist."""
 OPTIONS = ("task", "general", "model", "out", "force", "help")
 """Options of `dontstop init`, for shell completion."""
 _DEV_SHARE = 0.1
-"""Share of train that is split off as dev. Test gets the same share."""
+"""Share of the train split that becomes the dev split if there is none. A missing test split gets the same share."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -142,7 +142,7 @@ def _split_off(look: TaskProperties, files: dict[str, Path]) -> None:
     absent = [split for split in files if split != "train"]
     for file in expand_paths(look.config.train):
         for _, record in read_objects(file):
-            if isinstance(record, str):  # skips a record that could not be read; the string is the reason
+            if isinstance(record, str):  # a string instead of a record says why the record is unreadable; skip it
                 continue
             text = record.get(look.config.text_field)
             place = key_of(" ".join(text) if isinstance(text, list) else str(text)) / 2**64
@@ -261,7 +261,7 @@ class Draft:
         return "\n".join(lines)
 
     def _general(self) -> list[str]:
-        """Writes the field with the paths of general text, or a comment that shows how to set this field."""
+        """Writes the fields for general text. If no general text is given, writes a comment that shows such a field."""
         purpose = "# general text, to measure what the model forgets"
         if self.general is None:
             return [_with_comment("  # general_paths: FILES", purpose)]
@@ -311,7 +311,7 @@ def _unreadable(text: CorpusProperties) -> str:
 
 
 def _bad_share(text: CorpusProperties) -> float:
-    """Chooses `corpus.max_bad_fraction`: twice the unreadable share of the sample, plus the usual value."""
+    """Chooses `corpus.max_bad_fraction`: twice the unreadable share of the sample, plus the default value."""
     found = sum(text.bad.values()) / text.read
     return min(ceil(200 * found) / 100 + CorpusConfig().max_bad_fraction, 1.0)
 

@@ -55,7 +55,7 @@ class FieldStatistics:
     """Number of values that are lists of strings."""
     others: int = 0
     values: dict[str, int] = field(default_factory=dict)
-    """Counts of strings and integers, keyed by value, for at most one more than _MOST_LABELS distinct values."""
+    """Counts of strings and integers, keyed by value. Counts at most _MOST_LABELS + 1 distinct values."""
 
     def add(self, value: Any) -> None:
         """Adds a value of the field to the statistics."""
@@ -75,7 +75,7 @@ class FieldStatistics:
 
     @property
     def may_be_label(self) -> bool:
-        """Whether the field has at least two distinct values, and so few that values repeat."""
+        """Whether the field has at least two distinct values, but few enough that values repeat."""
         count = len(self.values)
         return 2 <= count <= _MOST_LABELS and 2 * count <= sum(self.values.values())
 
@@ -201,7 +201,7 @@ def inspect_corpus(paths: Sequence[str]) -> CorpusProperties:
         )
     size = sum(map(_size, files))
     factor = 1.0 if is_whole else max(size / max(on_disk, 1.0), 1.0)
-    if not is_whole and formats.keys() <= {*DOCUMENTS} - {"warc"}:  # the size of a PDF says little about its text
+    if not is_whole and formats.keys() <= {*DOCUMENTS} - {"warc"}:  # a PDF's size says little about its amount of text
         factor = len(files) / len(sampled)
     documents = round(factor * len(kept)) if is_whole else int(float(f"{factor * len(kept):.2g}"))
     return CorpusProperties(
@@ -233,7 +233,7 @@ def heldout_share(texts: Sequence[str], documents: int, is_whole: bool) -> tuple
     """
     wanted = max(documents_to_measure(documents), FEWEST if documents >= 2 * FEWEST else 0)
     usual = CorpusConfig().heldout_fraction
-    # uses the usual share if it suffices; the factor 1.5 allows for chance in the number of held-out documents
+    # uses the default share if it holds out enough; the factor 1.5 is a margin, as the number of documents is random
     if usual * documents >= 1.5 * wanted:
         most = 5000
         share = usual if usual * documents <= most else float(f"{most / documents:.1g}")
@@ -274,7 +274,7 @@ class _Share(Iterator[Any]):
         return record
 
     def bytes_on_disk(self, file: str) -> float:
-        """Estimates the size of the texts that were read so far in the file on disk, which may be compressed."""
+        """Estimates how many bytes of the file on disk hold the texts read so far. The file may be compressed."""
         kind, compression = format_of(file)
         if kind in DOCUMENTS and kind != "warc":  # a document file is never read in part, so its whole size counts
             return _size(file)
@@ -328,9 +328,9 @@ class TaskProperties:
     text_bytes: int
     """Size of the texts in train [UTF-8 bytes]."""
     other_texts: list[str]
-    """Names of other fields with strings. One of them may hold the second text of a pair."""
+    """Names of string fields other than the text and the label. One of them may hold the second text of a pair."""
     other_labels: list[str]
-    """Names of other fields that could hold the label."""
+    """Names of further fields that could also hold the label."""
 
     @property
     def counts(self) -> str:

@@ -1,4 +1,4 @@
-"""The entry point of the command `dontstop`: runs a job, a chain, a search, or one of the small commands."""
+"""Implements the entry point of the command `dontstop`, which runs jobs, chains, searches and small commands."""
 
 import ast
 import os
@@ -33,7 +33,7 @@ COMMANDS = {
     "recipes": "list the recipes and search spaces that come with the package",
     "completion": "print a script that completes commands in a shell: completion bash|zsh|fish",
 }
-"""Descriptions of the commands other than jobs, keyed by the name of the command."""
+"""Descriptions of the commands that are not jobs, keyed by the name of the command."""
 HELP = ("-h", "--help", "help")
 SPACE = "spaces/"
 """Prefix of the names of search spaces in `dontstop recipes`, because a recipe may have the same name."""
@@ -296,4 +296,4 @@ RUN: dict[str, Callable[[list[str]], None]] = {
     "recipes": _recipes,
     "completion": _completion,
 }
-"""The function that runs each command in COMMANDS. Its argument is the rest of the command line."""
+"""Functions that run the commands in COMMANDS, keyed by command. Their argument is the rest of the command line."""

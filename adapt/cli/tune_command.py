@@ -1,4 +1,4 @@
-"""The command `dontstop tune`: runs, plans and watches searches."""
+"""Implements `dontstop tune`, which runs and plans searches, and shows their progress."""
 
 from collections.abc import Sequence
 
@@ -66,7 +66,7 @@ def _status(search: Search, store: Store) -> None:
 
 
 def _run(search: Search, store: Store) -> None:
-    """Runs the unfinished trials, then the best trial with fresh seeds, and finally writes the report."""
+    """Runs the unfinished trials, repeats the best trial with fresh seeds, and finally writes the report."""
     run = run_search(search)
     show_blocks(run.blocks())
     searched = run.searched.result

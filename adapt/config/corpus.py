@@ -1,6 +1,6 @@
-"""Configuration of the text: corpora, how they are mixed, what is held out for evaluation, and generated text.
+"""Defines the configuration of the text: corpora, their mixture, held-out documents, and generated text.
 
-Generated text is replayed in place of general text, or rewrites documents of the domain.
+A model can generate text that is replayed in place of general text, or rewrite documents of the domain.
 """
 
 from dataclasses import dataclass, field
@@ -74,8 +74,8 @@ class CorpusConfig:
     paths: str | list[str] = how_list()
     """Files, folders or globs, local or remote (s3://, gs://, hf://, https:// and others), one path or a list. Formats:
     .jsonl, .json, .csv, .tsv and .txt, each also compressed as .gz, .zst, .xz or .bz2; .parquet; .arrow. With
-    `pip install 'dontstop[documents]'` also documents, whose main text is read: .html, .htm, .pdf, .docx, .epub, .md,
-    .rst, .tex and .warc.gz."""
+    `pip install 'dontstop[documents]'` also the main text of web pages, PDF, Word and other files: .html, .htm, .pdf,
+    .docx, .epub, .md, .rst, .tex and .warc.gz."""
     dataset: str | None = how(None)
     """`dataset`: id of a dataset on the Hugging Face Hub, or a folder that `datasets` can load. The dataset is
     streamed."""
@@ -96,12 +96,12 @@ class CorpusConfig:
     """What counts as one document in plain text files: each `line`, or each `paragraph` (lines separated by blank
     lines)."""
     documents: Literal["file", "page", "heading"] = "file"
-    """Unit of formats such as HTML, PDF and EPUB that becomes one document of the corpus: the whole `file`, each `page`
-    (PDF) or chapter (EPUB), or the text under each `heading` (all formats but PDF). A file without pages or headings
-    is not divided."""
+    """For formats such as HTML, PDF and EPUB: what becomes one document of the corpus. `file`: the whole file. `page`:
+    each page of a PDF file or chapter of an EPUB file. `heading`: the text under each heading (all formats but PDF). A
+    file without pages or headings is not divided."""
     max_document_mib: PositiveInt = 128
-    """Largest size of a document's file, of the file's unpacked content, and of the text [MiB]. Larger documents are
-    skipped and counted as unreadable."""
+    """Largest size of a document [MiB]. The limit applies to its file, to the unpacked content of the file, and to the
+    extracted text. Larger documents are skipped and counted as unreadable."""
     max_document_pages: PositiveInt = 5000
     """Largest number of pages of a PDF file, or of chapters of an EPUB file. Longer documents are skipped and counted
     as unreadable."""
@@ -154,11 +154,11 @@ class CorpusConfig:
 
 @dataclass(frozen=True)
 class MixtureConfig:
-    """How the sources of a corpus share a training run."""
+    """Mixture of the corpus's sources and of replayed text in a training run."""
 
     order: Literal["interleaved", "sequential"] = "interleaved"
-    """`interleaved` mixes rows of all sources throughout the run; `sequential` trains on one source after another, in
-    the order of the list."""
+    """`interleaved` mixes rows (sequences of tokens) of all sources throughout the run; `sequential` trains on one
+    source after another, in the order of the list."""
     temperature: PositiveFloat = 1.0
     """Sources without weights are sampled in proportion to rows^(1/temperature). At 1, every row is seen once per
     epoch; higher values balance large and small sources (5 is usual for languages, arXiv 1907.05019)."""
@@ -204,7 +204,7 @@ class GenerateConfig:
     prompt_tokens: PositiveInt = 16
     """Largest number of tokens of a prompt. The generated text contains its prompt."""
     temperatures: list[PositiveFloat] = field(default_factory=lambda: [0.7, 1.0, 1.3])
-    """Temperatures, used in turn for successive texts: scores are divided by the temperature before a token is drawn.
+    """Temperatures, used in turn for successive texts: logits are divided by the temperature before a token is drawn.
     Higher values give more varied and less coherent text. arXiv 2605.26097 also uses several temperatures; the default
     values are ours."""
     top_p: PositiveFraction = 1.0
@@ -231,14 +231,14 @@ class GenerateConfig:
 
 @dataclass(frozen=True)
 class SynthesizeConfig:
-    """Rewrites documents of the domain in other formats, to train on both versions (dontstop dapt)."""
+    """Rewrites domain documents, for example as questions and answers, to train on both versions (dontstop dapt)."""
 
     generator: str | None = how(None)
     """Folder or Hugging Face id of the decoder that rewrites documents, usually a large instruct model. With null, no
     document is rewritten."""
     formats: list[str] = field(default_factory=lambda: ["question_answer", "table", "summary", "tutorial"])
-    """Formats in which every document is rewritten: names in the file of templates. A format with `pairs: true`, such
-    as `question`, writes pairs for retrieval.pairs to pairs.jsonl in the stage's folder and adds no training text."""
+    """Formats in which every document is rewritten: names from the file `templates`. A format with `pairs: true`, such
+    as `question`, adds no training text. It writes pairs for retrieval.pairs to pairs.jsonl in the stage's folder."""
     templates: str | None = how(None)
     """YAML file with the prompt of each format, {NAME: {prompt: …, pairs: false}}, where `{document}` stands for the
     document. null uses the templates of dontstop (adapt/generate/templates.yaml)."""

@@ -197,10 +197,11 @@ def _in_words(kind: Any, values: Any, errors: Sequence[Any], name: str, see: str
 
 
 def _place(kind: Any, values: Any, location: Sequence[Any]) -> tuple[list[str | int], Any, Any]:
-    """Finds the field to which the location of a pydantic error points.
+    """Finds the field that a pydantic error is about.
 
-    The location is followed while its parts are keys or list positions of the values, because pydantic appends other
-    parts. Returns the followed parts, and the declared type and the value there.
+    pydantic's location of the error begins with keys and list positions that lead to the field. Other parts may follow,
+    such as the name of a type in a union. They are ignored. Returns the keys and positions, and the declared type and
+    the value of the field.
     """
     keys: list[str | int] = []
     for key in location:
@@ -242,7 +243,7 @@ def _limits(kind: Any) -> str:
 
 
 def _named(option: Any) -> list[str]:
-    """Returns the descriptions of a type for error messages."""
+    """Returns the words for a type in error messages, such as `int` or, for a `Literal`, the list of its values."""
     bare = _bare(option)
     if get_origin(bare) is Literal:
         return [", ".join(map(str, get_args(bare)))]

@@ -101,15 +101,15 @@ class Config:
     """Options of the objective that objective.kind names, read from the section with the objective's name; None means
     defaults."""
     select_options: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Options of the selections and of the embedder named in section `select`, keyed by section. Empty without a pool.
-    Missing options have their defaults."""
+    """Options of the selections and of the embedder named in section `select`, keyed by section. Options that are not
+    listed have their defaults. The dict is empty if no pool is configured."""
     export_options: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Options of the kinds in export.kinds, keyed by section. Empty if no kind has a section."""
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity, so that a kind can be a key of a cache
 class Kind:
-    """A kind of job: its name, the sections that it requires, and its defaults."""
+    """A kind of job, such as dapt or tapt: its name, the sections that it requires, and its defaults."""
 
     name: str
     description: str
@@ -122,14 +122,14 @@ class Kind:
     selects: bool = False
     """Whether the job can train on documents selected from a pool (`select.pool_paths`) instead of a corpus."""
     not_rtd: str = "needs a model that predicts words"
-    """End of the error message `... does not work with dontstop NAME, which ...` about objective.kind rtd. Empty if the
-    job trains with this objective or uses no objective."""
+    """Reason why the job cannot use objective.kind rtd: the end of the error message `... does not work with dontstop
+    NAME, which ...`. Empty if the job can train with rtd or uses no objective."""
     uses_objective: bool = True
     """Whether the job trains by the objective or measures its loss, so that the model must fit the objective and accept
-    rows of `training.sequence_length` and `evaluation.sequence_length`."""
+    sequences of `training.sequence_length` and `evaluation.sequence_length` tokens."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Defaults that differ from those of the fields, by dotted field name. A length in epochs or tokens overrides a
-    default in steps."""
+    """Defaults that differ from those of the fields, by dotted field name. If the
+    user sets the training length in epochs or tokens, a default length in steps does not apply."""
 
 
 DAPT = Kind(
@@ -145,5 +145,5 @@ TAPT_LENGTH: Mapping[str, Any] = {"training.epochs": 100.0, "training.learning_r
 
 @cache  # returns the same object for the same kind, because kinds are compared by identity
 def without_corpus(kind: Kind) -> Kind:
-    """Returns the same job without the requirement of a corpus, for text from another source."""
+    """Returns the same kind of job without the requirement of a corpus, for jobs whose text comes from elsewhere."""
     return replace(kind, corpus=False)

@@ -1,4 +1,4 @@
-"""Sections for the resources and results of a job, and sections that only some jobs use.
+"""Defines the configuration sections for resources and results, and sections that only some jobs use.
 
 The sections that only some jobs use are about evaluation, comparison, advice, merging, vocabulary and search.
 """
@@ -47,18 +47,18 @@ class EvaluationConfig:
     """Number of sequences per forward pass on a device. Lower it if memory is short."""
     interval_steps: PositiveInt | None = how(None)
     """Number of steps between two measurements of held-out losses while the model trains. Losses are measured on the
-    domain, on general text, and in a sequence on earlier domains, with the same masks as before and after training and
-    with the precision of training. Measuring changes neither weights nor stage keys. Measurements are less frequent if
-    they would exceed evaluation.share. null measures only before and after training."""
+    domain, on general text and, in a sequence, on earlier domains. The masks are the same as before and after training,
+    and the precision is that of training. Measuring changes neither weights nor stage keys. Measurements are less
+    frequent if they would exceed evaluation.share. null measures only before and after training."""
     share: OpenFraction = how(0.02)
     """Largest cost of the measurements while the model trains, as a share of the floating point operations of training.
-    The share determines the number of held-out documents. The first evaluation.sequence_length tokens of each document
-    are used."""
+    The share determines how many held-out documents are measured. Only the first evaluation.sequence_length tokens of
+    each document are measured."""
     probe: Literal["knn", "linear"] | None = how(None)
-    """Also measure, at the same steps, how well a simple classifier on the frozen features of the current model solves
-    each task (`task`, `tasks`; not of kind tokens). `knn`: the nearest train examples vote on the label
-    (`comparison.neighbours`, as in dontstop evaluate). `linear`: logistic regression. A sample of train and dev
-    examples is used, bounded by evaluation.share. Needs evaluation.interval_steps."""
+    """Also measure, at the steps of evaluation.interval_steps, how well a simple classifier on the frozen features of
+    the current model solves each task (`task` and `tasks`, except kind tokens). `knn`: the nearest train examples vote
+    (`comparison.neighbours`, as in dontstop evaluate). `linear`: logistic regression. evaluation.share limits the
+    number of train and dev examples that are used. Needs evaluation.interval_steps."""
     probe_pooling: Literal["mean", "cls"] = how("mean")
     """Features of a text for the probe: the `mean` of the last layer's states, or the state of the first token."""
 
@@ -82,8 +82,8 @@ class ExportConfig:
     kinds: list[str] = field(default_factory=list)
     """Libraries and formats that the folder is prepared for, such as `[onnx, setfit]`: `transformers` (always),
     `sentence_transformers`, `tei` (Text Embeddings Inference), `setfit`, `gliner`, `onnx`, and for decoders `gguf` and
-    `vllm` (docs/guide/hand-over.md). Weights that a kind can share are not copied. `package.module:Class` names a kind
-    of your own. Adding a kind repeats the export, but not the training."""
+    `vllm` (docs/guide/hand-over.md). Several kinds use the same weight file if they can. `package.module:Class` names
+    a kind of your own. Adding a kind repeats the export, but not the training."""
     push: str | None = how(None)
     """Repository of the Hugging Face Hub to which dontstop dapt and tapt send the exported folder: `OWNER/NAME`. The
     token is read from the environment variable HF_TOKEN. null sends nothing. A push that fails does not harm the
@@ -183,8 +183,8 @@ class MergeConfig:
     kind: Literal["interpolate", "average", "task_arithmetic", "ties", "dare", "residual"] = "interpolate"
     """`interpolate` takes a point between the base and one model; `average` takes the mean of several models, such as
     the checkpoints of a run; `task_arithmetic`, `ties` and `dare` add to the base the weight differences of several
-    models from the base; `residual` adds to the first model, an adapted base, the weight difference between the second,
-    an instruct model, and the base (docs/guide/merging.md)."""
+    models from the base; `residual` takes two models, an adapted base and an instruct model, and adds the weight
+    difference between the instruct model and the base to the adapted base (docs/guide/merging.md)."""
     models: list[str] = how_list()
     """Ids or folders of models with the base's architecture and vocabulary; in a chain file also names of stages, such
     as `dapt[cs]`. `average` also takes checkpoints of training runs (…/checkpoints/…/step-…)."""
@@ -194,8 +194,8 @@ class MergeConfig:
     weights: list[float] | Literal["linear", "cosine", "sqrt"] | None = None
     """Weight of each model; null gives all models equal weights. `task_arithmetic` and `dare` multiply each model's
     difference by its weight; `ties` and `average` also divide by the sum of the weights. For `average` over the
-    checkpoints of a run, oldest first, `linear`, `cosine` and `sqrt` imitate a decay of the learning rate of this
-    shape; equal weights imitate a linear decay."""
+    checkpoints of a run, listed oldest first, `linear`, `cosine` and `sqrt` set the weights that imitate a learning
+    rate decay of this shape. Equal weights also imitate a linear decay."""
     density: Fraction | None = None
     """Share of each model's differences from the base that is kept. `ties` keeps the largest differences (null is 0.2).
     `dare` keeps random differences, drawn with `seed` (null is 0.1)."""
@@ -205,7 +205,7 @@ class MergeConfig:
 
 @dataclass(frozen=True)
 class EnsembleConfig:
-    """Mean of several models' predictions (dontstop ensemble), such as models that differ only in their seed."""
+    """Averages predictions of several models (dontstop ensemble), such as models that differ only in their seed."""
 
     models: list[str] = how_list()
     """Ids or folders of two or more models with the tokenizer of model.path, whose predicted probabilities are
@@ -222,9 +222,9 @@ class VocabularyConfig:
     (evaluation.general_paths) uses; `scratch` trains a tokenizer of model.path's kind on the corpus and makes a model
     with random weights. On the command line, the first word after dontstop vocabulary sets this field."""
     size: PositiveInt | Literal["elbow"] | None = None
-    """`extend`: number of new tokens. `elbow` stops where another token saves less than the mean over all candidates;
-    null is 1% of the vocabulary. `scratch`: largest number of tokens of the new tokenizer; null is the number of tokens
-    of model.path's tokenizer."""
+    """`extend`: number of new tokens. `elbow` stops when the next token would save less than the mean over all
+    candidates; null is 1% of the vocabulary. `scratch`: largest number of tokens of the new tokenizer; null is the
+    number of tokens of model.path's tokenizer."""
     candidates: str = "saved"
     """`extend`: which words become tokens first. `saved`: the words that save most tokens, which is frequency x (number
     of pieces - 1). `divergence`: beginnings of words whose last piece follows the earlier pieces more often than in
@@ -241,8 +241,8 @@ class VocabularyConfig:
     layer of an encoder, and a gate that weighs the two layers for each token (2020.findings-emnlp.129); the method
     freeze trains only this module with freeze.all_but_module. null adds none."""
     module_share: OpenFraction = 1 / 3
-    """`exbert`: numbers of heads and inner neurons of the smaller layers, as a share of the numbers in the model's
-    layers; at least one head."""
+    """`exbert`: size of the added layers: their numbers of attention heads and inner neurons, as a share of the numbers
+    in the model's own layers; at least one head."""
     donor: str | None = how(None)
     """`omp`: id or folder of a model whose vocabulary contains the domain's words."""
     snippets: PositiveInt = 100
@@ -257,7 +257,7 @@ class VocabularyConfig:
     max_megabytes: PositiveFloat = 200.0
     """Amount of text that is sampled from the whole corpus to count words in memory [MB of UTF-8]."""
     keep: str | None = how(None)
-    """`trim`: a text file whose tokens are always kept, even if the corpus does not use them."""
+    """`trim`: path of a text file. All tokens of its text are kept, even if the corpus does not use them."""
     dimensions: Literal["tiny", "mini", "small", "medium", "base"] | None = None
     """`scratch`: number of layers x hidden size of the model: `tiny` 2 x 128, `mini` 4 x 256, `small` 4 x 512, `medium`
     8 x 512, `base` 12 x 768; null uses the dimensions of model.path."""
@@ -279,13 +279,13 @@ def tokens_wanted(size: int | None, vocabulary: int) -> int:
 
 @dataclass(frozen=True)
 class BoundConfig:
-    """Condition on another figure of a search's trials, which the best trial must meet."""
+    """Condition that the best trial of a search must meet: a limit on a metric that is not an objective."""
 
     metric: str
-    """Name of a figure of the job's result, as in tune.objectives."""
+    """Name of a metric in the job's result, as in tune.objectives."""
     limit: float
-    """Largest allowed value of the figure, in its unit (losses are in nats per token); if higher values of the figure
-    are better, smallest allowed value."""
+    """Largest allowed value of the metric, in its unit (losses are in nats per token). If higher values of the metric
+    are better, it is the smallest allowed value."""
 
 
 @dataclass(frozen=True)
@@ -312,7 +312,7 @@ class TuneConfig:
     samples: PositiveInt = 16
     """Number of trials, not counting the unchanged configuration. For `grid`, the largest number of combinations."""
     objectives: list[str] = field(default_factory=lambda: ["dev_score"])
-    """Figures to optimize: `dev_score`, the mean over all tasks and fine-tuning seeds, or names of figures of the job's
+    """Metrics to optimize: `dev_score`, the mean over all tasks and fine-tuning seeds, or names of metrics in the job's
     result, such as losses.domain.after. If several are listed, the first one decides which trial is best."""
     seed: NonNegativeInt = 0
     """Seed of the proposals."""
@@ -337,12 +337,12 @@ run."""
 
 
 def fewest_of(workers: Workers) -> int:
-    """Returns the number of workers, or the lower end of its range."""
+    """Returns the smallest number of workers: the lower end of the range, or the number if it is fixed."""
     return workers if isinstance(workers, int) else workers[0]
 
 
 def most_of(workers: Workers) -> int:
-    """Returns the number of workers, or the upper end of its range."""
+    """Returns the largest number of workers: the upper end of the range, or the number if it is fixed."""
     return workers if isinstance(workers, int) else workers[1]
 
 
@@ -382,7 +382,7 @@ class ResourcesConfig:
     """What is stored in the machine's memory instead of GPU memory: nothing (`none`), the optimizer state (`optimizer`,
     ZeRO 2 and 3), or also the parameters (`all`, ZeRO 3)."""
     device_memory_gib: PositiveFloat | None = None
-    """Memory of one device [GiB], to check that the training fits; null uses the memory of the cluster's devices."""
+    """Memory of one device [GiB], to check that the run fits; null uses the memory of the cluster's devices."""
     price_per_device_hour: NonNegativeFloat | None = None
     """Price of one device per hour, in any currency, shown in plans and records."""
     budget: BudgetConfig | None = None
@@ -399,8 +399,8 @@ class ResourcesConfig:
     last checkpoint. null is 5 times the slowest step so far, at least 30 s (300 s with training.compile). The first
     start of a job on a host, including its first step, may take 30 minutes; a later start may take 5 times as long as
     the slowest start so far. Evaluations, checkpoints and the export may take 30 minutes. A process that a signal has
-    stopped is ended after 30 s in any phase. A task of another stage is ended and repeated after 10 times its slowest
-    call, at least 30 minutes or `stall_s`."""
+    stopped is ended after 30 s in any phase. In stages that do not train, a Ray task is ended and repeated when a call
+    takes 10 times as long as the slowest call so far, but not before `stall_s` (null: 30 minutes)."""
     max_stalls: NonNegativeInt = 3
     """Number of times that a training run restarts because workers stalled, before the run fails. Stalls do not count
     as failures."""

@@ -1,4 +1,4 @@
-"""Tables of the plug-ins (kinds) that a configuration field may name, such as methods: built-in or a user's own."""
+"""Defines tables of the plug-ins (called kinds) that a configuration field may name, such as methods."""
 
 import hashlib
 import importlib
@@ -15,7 +15,9 @@ T = TypeVar("T")
 
 
 class Kinds(dict[str, str], Generic[T]):
-    """The kinds that a field may name, each with its import path `package.module:name`. Only `load` imports them.
+    """Maps the names of the built-in plug-ins (kinds) of a configuration field to import paths `package.module:name`.
+
+    A user's own kind is named by its import path. The table itself imports nothing; `load` imports a kind.
 
     Args:
         field: dotted name of the configuration field, for messages.
@@ -45,7 +47,7 @@ class Kinds(dict[str, str], Generic[T]):
         return place
 
     def load(self, name: str) -> T:
-        """Imports a kind.
+        """Imports a kind and returns it.
 
         Raises:
             ConfigError: no kind has this name, or a user's own kind cannot be imported, does not inherit from the base,
@@ -62,7 +64,7 @@ class Kinds(dict[str, str], Generic[T]):
 
         Args:
             name: name of the kind.
-            given: values of fields by name; the other fields have their defaults.
+            given: values of options, keyed by name. Other options have their defaults.
 
         Raises:
             ConfigError: for the reasons given at `load` and `read_options`.
@@ -140,7 +142,7 @@ def read_options(place: str, kind: type[T], given: Mapping[str, Any]) -> T:
     Args:
         place: name of the kind, for messages.
         kind: the options' dataclass.
-        given: values of fields by name.
+        given: values of options, keyed by name. Other options have their defaults.
 
     Raises:
         ConfigError: a field is unknown, has the wrong type, or is out of the range of its annotation.

@@ -1,4 +1,4 @@
-"""Configuration of labelled tasks, adaptation to a task (TAPT), selection, fine-tuning, and standard evaluations.
+"""Defines the configuration of labelled tasks, TAPT, document selection, fine-tuning, and standard evaluations.
 
 The standard evaluations are tasks of lm-evaluation-harness and of MTEB.
 """
@@ -119,8 +119,8 @@ class FinetuneConfig:
     change the encoder: `feature_extraction` (logistic regression on pooled features) and `linear_probe` (a linear layer
     on a learned mix of the encoder's layers)."""
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2, 3, 4], metadata={"how": True})
-    """Seeds; each starts one run. A seed determines the first weights of the new layers, the order of examples, and
-    dropout."""
+    """Seeds of the fine-tuning runs, one run per seed. A seed determines the initial weights of the new layers, the
+    order of examples, and dropout."""
     epochs: PositiveInt | None = None
     """Largest number of passes over the train split; null is 10, or 3 with more than 5,000 examples."""
     patience: PositiveInt = 3
@@ -139,11 +139,11 @@ class FinetuneConfig:
     max_length: PositiveInt = 512
     """Longer examples are truncated to this many tokens (or to the model's longest input, if shorter) and counted."""
     dropout: ProperFraction = 0.1
-    """Dropout before and after the layer between the encoder and the labels."""
+    """Dropout in the classification head: before and after its hidden layer."""
     pooling: Literal["first", "mean", "last"] | None = None
     """Hidden state that represents a text: the state of the `first` or `last` token, or the `mean` over all tokens.
-    null is `first` for encoders, `last` for decoders, and `mean` for decoders turned into encoders. Not used for
-    `tokens`."""
+    null is `first` for encoders, `last` for decoders, and `mean` for decoders with bidirectional attention
+    (model.attention). Not used for `tokens`."""
     class_weights: Literal["none", "balanced"] = "none"
     """`balanced` weights examples in inverse proportion to the size of their class, for tasks with rare classes."""
     lora_rank: PositiveInt = 8
@@ -151,8 +151,8 @@ class FinetuneConfig:
     lora_alpha: PositiveFloat = 16.0
     """`lora`: the outputs of the adapters are scaled by lora_alpha / lora_rank."""
     domain: str | None = how(None)
-    """For a model with separate parts per domain (docs/guide/forgetting.md): the domain whose parts are used; null
-    uses the domain whose text is nearest to the train split."""
+    """For a model with separate parameters per domain, such as adapters (docs/guide/forgetting.md): the domain whose
+    parameters are used; null uses the domain whose text is nearest to the train split."""
     cpus_per_seed: PositiveFloat = how(1.0)
     """CPU cores reserved by each run."""
     gpus_per_seed: NonNegativeFloat | None = how(None)

@@ -1,4 +1,4 @@
-"""Configuration of the model, the objective, training, methods against forgetting, and sequences of domains."""
+"""Defines the configuration of the model, objective, training, methods against forgetting, and domain sequences."""
 
 import re
 from dataclasses import dataclass, field
@@ -61,8 +61,8 @@ class ObjectiveConfig:
     next token (GPT-2, Llama and similar models). `causal_detour` predicts the next token with an encoder, whose
     attention is causal during this training run only; masked language modelling must follow (arXiv 2605.12438). `tsdae`
     trains sentence vectors: it rebuilds a sentence from the vector of a part of its words (section `tsdae`; arXiv
-    2104.06979). `mntp` predicts masked tokens with a decoder that `model.attention` turned into an encoder: the state
-    before a token predicts it (arXiv 2404.05961). `package.module:Class` names your own masking."""
+    2104.06979). `mntp` predicts masked tokens with a decoder that `model.attention` made bidirectional: the state at
+    the position before a token predicts the token (arXiv 2404.05961). `package.module:Class` names your own masking."""
     mask_fraction: OpenFraction = 0.15
     """Share of a row's tokens that are predicted, at least one token per row. At 0.3 a model often learns more at
     little cost (Wettig et al., arXiv 2202.08005). Not used by `causal`, `causal_detour` and
@@ -102,9 +102,9 @@ class PhaseConfig:
     learning_rate: PositiveFloat | None = None
     """Peak learning rate of the phase; null uses training.learning_rate."""
     schedule: Literal["constant", "linear", "one_minus_sqrt", "cosine"] = "constant"
-    """Learning rate over the phase, after its warm-up: stays at the peak (`constant`), or falls to the floor. After the
-    share x of the steps of the fall, this share of the fall remains: 1 - x (`linear`), 1 - sqrt(x) (`one_minus_sqrt`;
-    Hägele et al., arXiv 2405.18392), or (1 + cos(pi x)) / 2 (`cosine`)."""
+    """Learning rate over the phase, after its warm-up: stays at the peak (`constant`), or falls from the peak to the
+    floor. With x from 0 to 1 over the falling steps, the rate is floor + f(x) (peak - floor), where f(x) is 1 - x
+    (`linear`), 1 - sqrt(x) (`one_minus_sqrt`; Hägele et al., arXiv 2405.18392), or (1 + cos(pi x)) / 2 (`cosine`)."""
     floor_fraction: Fraction = 0.0
     """Learning rate at the end of a falling schedule, as a share of the phase's peak."""
     warmup_steps: NonNegativeInt = 0
@@ -129,17 +129,17 @@ class StopConfig:
     """A rule that ends a training run early, judged at each measurement of `evaluation.interval_steps`."""
 
     metric: str = "domain_loss"
-    """Figure that the rule applies to: `domain_loss`, `general_loss` (with evaluation.general_paths), or in a sequence
+    """Metric that the rule applies to: `domain_loss`, `general_loss` (with evaluation.general_paths), or in a sequence
     `past_loss`, the mean over the earlier domains [nats per predicted token]. With evaluation.probe also the dev score
     of a task's probe, `TASK.dev_METRIC`, such as `chemprot.dev_macro_f1`."""
     patience: PositiveInt | None = None
-    """The training ends after this many consecutive measurements without an improvement. The last model is exported.
-    Set either patience or rise."""
+    """The training run ends after this many consecutive measurements without an improvement. The last model is
+    exported. Set either patience or rise."""
     minimum: NonNegativeFloat = 0.0
     """With patience: smallest improvement over the best value so far that counts as an improvement."""
     rise: PositiveFloat | None = None
-    """Forgetting budget: the training ends when the loss exceeds its value before the first step by more than this
-    [nats per predicted token]. The model of the last measurement within the budget is exported."""
+    """Forgetting budget: the training run ends when the loss has risen by more than this amount since before the first
+    step [nats per predicted token]. The model of the last measurement within the budget is exported."""
 
 
 @dataclass(frozen=True)
@@ -169,9 +169,9 @@ class TrainingConfig:
     cooldown_fraction: Fraction = 0.1
     """`wsd`: share of the steps, at the end, over which the learning rate falls."""
     decay: Literal["linear", "one_minus_sqrt", "cosine"] = "linear"
-    """`wsd`: shape of the fall over the last steps. After the share x of these steps, this share of the fall remains:
-    1 - x (`linear`), 1 - sqrt(x) (`one_minus_sqrt`; Hägele et al., arXiv 2405.18392, as in ModernBERT's recipes), or
-    (1 + cos(pi x)) / 2 (`cosine`)."""
+    """`wsd`: shape of the fall over the last steps. With x from 0 to 1 over these steps, the rate is
+    floor + f(x) (peak - floor), where f(x) is 1 - x (`linear`), 1 - sqrt(x) (`one_minus_sqrt`; Hägele et al., arXiv
+    2405.18392, as in ModernBERT's recipes), or (1 + cos(pi x)) / 2 (`cosine`)."""
     floor_fraction: Fraction = 0.0
     """Final learning rate of a schedule that falls, as a share of the peak."""
     optimizer: Literal["adamw", "stable_adamw"] = "adamw"
@@ -233,15 +233,15 @@ class TrainingConfig:
     corpus. Phases replace schedule, warmup_*, cooldown_fraction, decay and floor_fraction. The run's
     length is the sum of their lengths, unless a phase is defined as a share of the run."""
     stop: StopConfig | list[StopConfig] | None = None
-    """Rule that ends the training early, such as `{metric: domain_loss, patience: 3, minimum: 0.01}` or the forgetting
-    budget `{metric: general_loss, rise: 0.1}`; or a list of rules; the first rule that applies ends the training.
+    """Rule that ends the training run early, such as `{metric: domain_loss, patience: 3, minimum: 0.01}` or the
+    forgetting budget `{metric: general_loss, rise: 0.1}`. In a list of rules, the first rule that applies ends the run.
     Needs evaluation.interval_steps. null trains all steps."""
     keep: Literal["last", "best"] = "last"
     """Model to export: the model of the `last` step, or of the measurement (evaluation.interval_steps) with the `best`
-    keep_metric. The best of many measurements is optimistic, so the reported figures are measured on other documents
-    and on the other half of the dev examples than the figures that choose the model."""
+    keep_metric. The best of many measurements looks better than the model is. So reported metrics are measured on
+    documents, and on a half of the dev examples, that are not used to choose the model."""
     keep_metric: str = "domain_loss"
-    """Figure that chooses the model with `keep: best`. The allowed names are the same as for `stop.metric`."""
+    """Metric that chooses the model with `keep: best`. The allowed names are the same as for `stop.metric`."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = how("auto")
     """Number format of the forward and backward pass (weights stay in fp32). `auto` is bf16 if the hardware is faster
     in it, else fp32. `fp16`, with loss scaling, is for GPUs without bf16."""
@@ -269,13 +269,13 @@ class TrainingConfig:
 
     @property
     def decides_by_points(self) -> bool:
-        """Whether measurements while the model trains decide when training ends or which model is exported."""
+        """Whether measurements during training decide when the training run ends or which model is exported."""
         return bool(self.rules) or self.keep == "best"
 
 
 @dataclass(frozen=True)
 class SequenceConfig:
-    """Sequence of domains (dontstop sequence).
+    """Training on several domains, usually one after another (dontstop sequence).
 
     Each of corpus.sources is a domain; each task names its domain in `domain`.
     """
@@ -298,9 +298,9 @@ class SequenceConfig:
     method. All rows of earlier domains are replayed equally often. null replays nothing, or as much as the method
     needs."""
     domain_ids: bool = how(True)
-    """For methods with separate parts per domain (docs/guide/forgetting.md): `true` fine-tunes a task with the parts of
-    its own domain; `false` with the parts of the domain whose text is nearest to the task's train split. Held-out
-    losses are reported both ways."""
+    """For methods with separate parameters per domain, such as adapters (docs/guide/forgetting.md): `true` fine-tunes a
+    task with the parameters of its own domain; `false` with those of the domain whose text is nearest to the task's
+    train split. Held-out losses are reported both ways."""
 
 
 @dataclass(frozen=True)
@@ -314,9 +314,9 @@ class MethodConfig:
 
 
 def section_of(kind: str) -> str:
-    """Returns the section of a method's options.
+    """Returns the name of the section with a method's options.
 
-    It is the method's name, or, for a user's method, the class name in snake_case.
+    The section has the method's name or, for a user's method, the class name in snake_case.
     """
     module, _, name = kind.partition(":")
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower() if name else module

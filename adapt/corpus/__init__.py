@@ -1,6 +1,7 @@
 """Turns corpus files into streams of tokens to train on.
 
-- `corpora`: lists the corpora of a configuration, identifies them for stage keys, and checks their files.
+- `corpora`: lists the corpora of a configuration, describes their content for the hashes by which stages find finished
+  results (stage keys), and checks their files.
 - `files/`: reads texts from local files, remote stores and datasets.
 - `documents/`: reads HTML, PDF, DOCX and other documents in a separate process.
 - `entities`: reads the entities of a text from the corpus, or finds them with a tagger.
@@ -11,8 +12,8 @@
 - `screening`: decides which documents enter a corpus, and gives them ids.
 - `minhash`: finds pairs of documents that may be duplicates, from MinHash signatures.
 - `deduplication`: stage `dedup`, which finds duplicates over all files and sources.
-- `text_profile`, `profile_sample`: languages, duplicates and repeated lines of a corpus, measured on a sample, and how
-  well a tokenizer covers its words.
+- `text_profile`, `profile_sample`: measure, on a sample, the languages, duplicates and repeated lines of a corpus, and
+  how well a tokenizer covers its words.
 - `token_shards`: stores tokens in shards, reads them as one stream of rows, and cuts streams into batches.
 - `encode_chunks`: tokenizes a chunk of texts and writes its shards.
 - `prepare_corpus`: stage `prepare`, which tokenizes all files of a corpus.

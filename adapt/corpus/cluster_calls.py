@@ -26,7 +26,7 @@ class Cluster:
     """Calls functions in tasks or GPU actors of the cluster. The connection and the actors start at the first call.
 
     Args:
-        resources: settings of the cluster.
+        resources: section `resources` of the configuration, which says how to connect to the cluster.
         folder: folder of the stage. Processes that make no progress are recorded there and ended, and Ray repeats
             their calls.
     """
@@ -65,7 +65,7 @@ class Cluster:
             while waiting:
                 yield _yielded(waiting.popleft())
         finally:
-            for unread in waiting:  # calls that are still running after an error, or if the caller stopped early
+            for unread in waiting:  # cancels the calls that still run after an error, or after the caller stopped early
                 ray.cancel(unread)
 
     def _on_devices(self, shared: Any) -> tuple[Callable[[Any], Any], int]:

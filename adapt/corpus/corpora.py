@@ -22,7 +22,7 @@ from adapt.corpus.files.hub import check_dataset
 from adapt.corpus.files.manifest import LISTERS, Manifest, sources_of
 from adapt.corpus.files.records import TEXT_FIX, Reading, check_field, check_quotes
 from adapt.corpus.files.storage import broken_files
-from adapt.corpus.heldout import share_holding  # imports pyarrow, which plans do not need
+from adapt.corpus.heldout import share_holding  # loads pyarrow, which commands that only print a plan do not need
 from adapt.runner.digest import Digests
 from adapt.runner.stage import deciding
 from adapt.support.errors import ConfigError, DataError
@@ -30,11 +30,11 @@ from adapt.support.schema import marks_of
 from adapt.terminal.console import log
 
 FILES: dict[str, Any] = {"source": "files", "sources": [], "dataset": None, "streaming": False}
-"""Fields that other corpora, such as general text, do not inherit from section `corpus`, with the values for these
-other corpora. Other corpora are always read from paths."""
+"""Values that replace the fields of section `corpus` for other corpora, such as general text. Other corpora are always
+read from paths."""
 MIXED_IN: dict[str, Any] = {**FILES, "deduplicate": "none"}
-"""Fields that replayed text, pools and targets of selections do not inherit from section `corpus`, with the values for
-these corpora. Duplicates within these corpora are kept."""
+"""Values that replace the fields of section `corpus` for replayed text, and for the pools and targets of selections.
+Duplicates within these corpora are kept."""
 
 
 def general_corpus(config: Config) -> CorpusConfig:
@@ -56,14 +56,14 @@ def general_corpus(config: Config) -> CorpusConfig:
 def replayed_corpus(config: Config) -> CorpusConfig:
     """Returns the corpus of replayed general text.
 
-    The held-out share of replayed text equals that of the domain, because the domain may contain the same texts.
+    Replayed text has the same held-out share as the domain's corpus, because the domain may contain the same texts.
     """
     mixture = config.mixture
     return replace(config.corpus, **MIXED_IN, paths=mixture.replay_paths, text_field=mixture.replay_text_field)
 
 
 def pooled_corpus(config: Config) -> CorpusConfig:
-    """Returns the corpus that is TAPT's pool: unlabelled text, similar to the task's, that is trained on as well.
+    """Returns the corpus of TAPT's pool: unlabelled text, similar to the task's text, on which TAPT trains too.
 
     The pool is read like replayed text.
     """
@@ -93,8 +93,8 @@ def trained_corpora(config: Config) -> dict[str, list[tuple[str, CorpusConfig]]]
     """Returns the corpora that a configuration trains on, except the texts of tasks.
 
     Returns:
-        The sources of each corpus, keyed by the field that names the corpus, such as `corpus.paths`. A source is a
-        name, which is used for folders, and the configuration of the source.
+        The sources of each corpus, keyed by the field that names the corpus, such as `corpus.paths`. Each source is a
+        pair of its name, which is also used for folders, and its configuration.
     """
     corpus, name = config.corpus, config.name
     corpora: dict[str, list[tuple[str, CorpusConfig]]] = {}
@@ -114,7 +114,7 @@ def trained_corpora(config: Config) -> dict[str, list[tuple[str, CorpusConfig]]]
 class Form:
     """The data that an objective needs besides tokens, such as the starts of words.
 
-    By default, it needs no other data.
+    By default, an objective needs no other data than tokens.
     """
 
     marks: tuple[str, ...] = ()
@@ -150,7 +150,7 @@ class Form:
         return cls(marks, *entities.pop(), ends, sentences)
 
     def identity(self) -> dict[str, Any]:
-        """Returns the fields that differ from their defaults, for stage keys.
+        """Returns the fields that differ from their defaults, as a part of stage keys.
 
         Objectives with equal fields share a prepared corpus.
         """
@@ -158,19 +158,20 @@ class Form:
 
 
 PLAIN = Form()
-"""Form of a prepared corpus that has tokens and no marks."""
+"""Form of a prepared corpus that has only tokens, without marks such as starts of words."""
 
 
 _LATER = ("heldout_fraction", "deduplicate", "near_ngram", "near_permutations", "near_threshold")
 _EVALUATION = ("decontaminate_ngram", "decontaminate_overlap")
 _DOCUMENTS = ("documents", "max_document_mib", "max_document_pages", "max_document_seconds")
-"""Fields that enter keys only if they differ from their defaults. Earlier versions did not have them."""
+"""Fields that are part of stage keys only if they differ from their defaults. Earlier versions did not have these
+fields, and the keys of their results must stay valid."""
 
 
 def reading_identity(corpus: CorpusConfig, digests: Digests) -> dict[str, Any]:
-    """Returns the settings for reading and cleaning a corpus, which enter stage keys.
+    """Returns the settings for reading and cleaning a corpus, as a part of stage keys.
 
-    For each evaluation set, they contain the digest of its files and the names of its fields.
+    For each evaluation set, the settings contain the digest of its files and the names of its fields.
 
     Raises:
         ConfigError: `corpus.cleaning` or `corpus.decontaminate` is wrong.
@@ -179,7 +180,8 @@ def reading_identity(corpus: CorpusConfig, digests: Digests) -> dict[str, Any]:
     settings = {name: value for name, value in what(corpus).items() if name not in (*_LATER, *_EVALUATION, "cleaning")}
     usual = what(CorpusConfig())
     settings = {name: value for name, value in settings.items() if name not in _DOCUMENTS or value != usual[name]}
-    settings["id_field"] = None  # earlier versions had this field; without it all keys would change
+    # earlier versions had this field; without it, all stage keys would change and finished stages would run again
+    settings["id_field"] = None
     settings["cleaning"] = cleaning_blocks.identity(corpus.cleaning)
     if corpus.decontaminate:
         fields = {
@@ -197,7 +199,7 @@ def reading_identity(corpus: CorpusConfig, digests: Digests) -> dict[str, Any]:
 
 
 def dedup_identity(corpus: CorpusConfig) -> dict[str, Any]:
-    """Returns the settings that decide which documents count as duplicates, for stage keys."""
+    """Returns the settings that decide which documents count as duplicates, as a part of stage keys."""
     if corpus.deduplicate == "exact":
         return {"deduplicate": "exact"}
     return {**{name: getattr(corpus, name) for name in _LATER[1:]}, **deciding("rensa")}
@@ -334,5 +336,5 @@ def _check_files(manifest: Manifest, fields: dict[str, str], text_field: str) ->
             with broken_files(path):
                 check_quotes(path, Reading())
 
-    with ThreadPoolExecutor(LISTERS) as pool:  # in parallel, because remote stores answer slowly
+    with ThreadPoolExecutor(LISTERS) as pool:  # files are checked in parallel, because remote stores answer slowly
         list(pool.map(check, full))

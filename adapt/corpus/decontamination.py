@@ -1,4 +1,4 @@
-"""Removes documents that contain texts of evaluation sets, recognised by shared runs of words.
+"""Removes documents that contain texts of evaluation sets. Documents and texts are compared by runs of words.
 
 A text of n words or more (`corpus.decontaminate_ngram`, 13 as in GPT-3, Brown et al. 2020, appendix C) is represented
 by its runs of n words. A document is dropped if it contains at least the share `corpus.decontaminate_overlap` of the
@@ -45,25 +45,26 @@ class EvaluationIndex:
     n: int
     """Length of the runs of words [words]. A shorter evaluation text is a single run."""
     overlap: float
-    """A document is dropped if this share of an evaluation text's runs, or of its own runs, is common to both."""
+    """Smallest share of common runs of words at which a document is dropped. The share is computed both for the runs of
+    the evaluation text and for the runs of the document, and the larger value counts."""
     lengths: list[int]
-    """All lengths of runs to search for [words]."""
+    """All lengths of the runs of words to search for [words]."""
     runs: np.ndarray
     """Hashes of all runs, sorted and unique: uint64 [runs]."""
     starts: np.ndarray
-    """Offset in `texts` at which the texts of each run start: int64 [runs + 1]."""
+    """Offset in `texts` at which the evaluation texts that contain each run start: int64 [runs + 1]."""
     texts: np.ndarray
-    """Indices of the texts that contain each run, concatenated in the order of `runs`: int64."""
+    """Indices of the evaluation texts that contain each run, concatenated in the order of `runs`: int64."""
     sizes: np.ndarray
-    """Number of different runs of each text: int64 [texts]."""
+    """Number of different runs of words of each evaluation text: int64 [texts]."""
     sets: np.ndarray
-    """Index of the evaluation set of each text: int64 [texts]."""
+    """Index of the evaluation set to which each text belongs: int64 [texts]."""
     last_bits: np.ndarray
     """Table indexed by the last k bits of a hash: True if some run's hash ends in these bits, bool [2^k].
 
     The table excludes most runs of documents, so that these runs need no binary search in `runs`."""
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Number of texts, keyed by evaluation set and file; empty if the texts do not come from files."""
+    """Number of evaluation texts, keyed by evaluation set and file; empty if the texts do not come from files."""
 
     def __call__(self, text: str) -> Drop | None:
         """Returns the reason to drop a document if it contains an evaluation text; otherwise None.
@@ -76,7 +77,7 @@ class EvaluationIndex:
         return self.many([text])[0]
 
     def many(self, texts: Sequence[str]) -> list[Drop | None]:
-        """Returns the result of `__call__` for each document. One call takes much less time than separate calls."""
+        """Returns, for each document, the reason to drop it, or None. Faster than a call of the index per document."""
         reasons: list[Drop | None] = [None] * len(texts)
         for document, numbers, shares in self._shared(texts):
             best = int(shares.argmax())
@@ -148,7 +149,7 @@ def build_index(sets: Sequence[tuple[str, Iterable[str]]], n: int, overlap: floa
     Args:
         sets: name and texts of each set.
         n: length of the runs [words].
-        overlap: value of `EvaluationIndex.overlap`.
+        overlap: smallest share of common runs at which a document is dropped (`EvaluationIndex.overlap`).
     """
     known: list[np.ndarray] = []
     of_set: list[int] = []
@@ -261,7 +262,7 @@ def _check_fields(file: str, evaluation: EvaluationSet) -> None:
 
 @contextmanager
 def _named(evaluation: EvaluationSet) -> Iterator[None]:
-    """Adds the name of the evaluation set to errors about its files that are raised in the block."""
+    """Adds the name of the evaluation set to errors about its files that the `with` block raises."""
     try:
         yield
     except DataError as error:
@@ -328,5 +329,5 @@ def _text(record: Mapping[str, Any], field: str) -> str:
 
 
 def _reason(fault: Bad) -> Bad:
-    """Returns the reason why a record is bad. If it is too long, the reason names the limit, 32 MiB."""
+    """Returns the reason why a record is bad. If the record is too long, the reason names the limit, 32 MiB."""
     return Bad("longer than 32 MiB") if fault == TOO_LONG else fault

@@ -6,9 +6,9 @@ and a task per partition finds pairs of duplicates. The connected components of 
 first document of each cluster in stream order is kept. The result does not depend on the numbers of workers and
 partitions, nor on the order in which tasks end.
 
-No document may be trained on if losses are measured on a copy of this document. The sources in the argument `before`
-keep all documents. A document of another source is left out if it is for training and a copy in `before` is held out,
-or the reverse (`documents_left_out`).
+No document may be trained on if losses are measured on a copy of this document. Function `deduplicate` therefore has an
+argument `before`: sources that keep all documents. A training document of another source is left out if `before` holds
+out a copy of it, and a held-out document if `before` trains on a copy (`documents_left_out`).
 """
 
 import json
@@ -71,9 +71,9 @@ class Sign:
     def __call__(self, table: pa.Table) -> dict[str, list[int]]:
         """Writes the chunk's files, and returns the chunk's key, number of documents and bytes of text.
 
-        The column `is_last` is 1 if the chunk is the last one of its item.
+        The column `is_last` is 1 if the chunk is the last one of its item (the part of a source that one task reads).
         """
-        os.environ["RAYON_NUM_THREADS"] = "1"  # one thread in rensa, because several tasks run in parallel
+        os.environ["RAYON_NUM_THREADS"] = "1"  # rensa uses one thread, because several tasks run in parallel
         row = table.to_pylist()[0]
         key = (self.source, row["item"], row["chunk"])
         sign_chunk(self.folder, key, row["texts"], self.alike, self.heldout_fraction)
@@ -109,8 +109,8 @@ class Match:
         """Finds the duplicates of the partitions in a batch.
 
         Returns:
-            A row per duplicate, with columns `document` (the duplicate) and `first`: the first document of the cluster
-            that contains the duplicate if only these partitions are considered.
+            A row per duplicate, with columns `document` (the duplicate) and `first` (the first document of the
+            duplicate's cluster). The clusters are computed from the partitions of this batch only.
         """
         pairs = [
             reduced(some)
@@ -140,8 +140,8 @@ def deduplicate(
             its duplicates, and loses documents only because of `before`.
         alike: settings that decide which documents are duplicates.
         folder: folder of the stage. Its content is deleted first.
-        entity_field: field of the records that holds entities, as in stage `prepare`. It is needed here
-            because records with malformed entities have no ordinal.
+        entity_field: field of the records that holds entities, as in stage `prepare`. The field is needed here, because
+            records with malformed entities are dropped before documents get their ordinals (numbers within an item).
         before: sources that come before `sources` and lose no documents. A training document of `sources` is left out
             if `before` holds out a copy of it, and a held-out document if `before` trains on a copy of it.
         stall_s: time after which a task without progress is ended [s]; see `adapt.support.heartbeat`.
@@ -222,7 +222,7 @@ def parts_of(folder: Path, chunks: Iterable[dict[str, int]]) -> ChunkParts:
 
 
 def merged(batches: Iterable[np.ndarray]) -> np.ndarray:
-    """Joins batches of pairs, and reduces the pairs (`reduced`) at the end and whenever there are more than PAIRS_HELD.
+    """Joins batches of pairs. Reduces them (`reduced`) at the end, and whenever there are more than PAIRS_HELD.
 
     So memory grows with the number of duplicates and not with the number of pairs.
     """
@@ -280,7 +280,8 @@ def clusters(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     size = len(documents)
     graph = coo_array((np.ones(len(places), bool), (places[:, 0], places[:, 1])), shape=(size, size))
     _, labels = csgraph.connected_components(graph, directed=False) if size else (0, np.zeros(0, np.int64))
-    _, first = np.unique(labels, return_index=True)  # documents ascend, so the first of a cluster is its smallest
+    # documents are in ascending order, so the first of a cluster has the smallest number
+    _, first = np.unique(labels, return_index=True)
     return documents, documents[first[labels]] if size else documents
 
 
@@ -298,7 +299,7 @@ def documents_left_out(
         firsts: first document of each document's cluster, for documents in stream order, int64 [documents].
         sources: index of each document's source, int64 [documents].
         heldout: whether each document is held out, bool [documents].
-        before: number of first sources, which lose no documents.
+        before: number of sources at the beginning of the list that lose no documents.
 
     Returns:
         Two arrays, bool [documents]: whether each document is left out in the first case, and whether in the second.
@@ -314,7 +315,7 @@ def documents_left_out(
 
 
 def reduced(pairs: np.ndarray) -> np.ndarray:
-    """Returns a smallest set of pairs that has the same clusters (`clusters`) as the given pairs.
+    """Returns the smallest possible set of pairs that has the same clusters (`clusters`) as the given pairs.
 
     Returns:
         A pair (first document of the cluster, document) for each document that is not the first: int64 [pairs, 2].

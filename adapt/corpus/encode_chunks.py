@@ -1,4 +1,4 @@
-"""The tokenizing task of stage `prepare`: writes the shards of a chunk of texts, with marks for words and entities.
+"""Tokenizes chunks of texts in tasks of stage `prepare`, and writes shards with marks for words and entities.
 
 Tokenizers differ in their definition of a word, and some have none. WordPiece and byte-level BPE split a text into
 words before they split words into pieces. Some SentencePiece models do not. For such models, words are the parts
@@ -42,7 +42,7 @@ from adapt.support.schema import ENTITIES, TOKENS, UNIT_STARTS, WORD_STARTS
 
 
 class EncodedChunk(NamedTuple):
-    """Numbers of documents, tokens and words of a chunk of texts whose tokens were written into shards."""
+    """Result of tokenizing a chunk of texts: the numbers of documents, tokens and words that were written to shards."""
 
     item: int
     """Number of the item (the part of a corpus that one task reads) that contains the chunk."""
@@ -50,7 +50,8 @@ class EncodedChunk(NamedTuple):
     text_bytes: int
     """Size of the chunk's texts in UTF-8 [bytes]."""
     tally: str
-    """`Tally` of the item as JSON if the chunk is the last one of the item; otherwise empty."""
+    """Numbers of the item's kept, dropped and unreadable records (`Tally`), as JSON, if the chunk is the last one of
+    the item; otherwise empty."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Encode:
     """Reference to the tokenizer in Ray's object store, from `share_tokenizer`. If None, each process loads its own."""
 
     def __call__(self, table: pa.Table) -> EncodedChunk:
-        """Writes the tokens of the chunk into shards. Returns its numbers of documents, tokens and words."""
+        """Writes the tokens of the chunk into shards. Returns the chunk's numbers of documents, tokens and words."""
         row = table.to_pylist()[0]
         documents, keys, counts = self.tokens(row)
         counts.update(self.sample(row["texts"]))
@@ -90,7 +91,7 @@ class Encode:
         return _Source(self.pretrained, self.shared)
 
     def heldout(self, keys: np.ndarray) -> np.ndarray:
-        """Returns which documents are held out: bool [documents]."""
+        """Returns, for each document, whether it is held out: bool [documents]."""
         return in_share(keys, self.heldout_fraction)
 
     def tokens(self, row: dict[str, Any]) -> tuple[Ragged, np.ndarray, Counter[str]]:
@@ -118,7 +119,7 @@ class Encode:
         return documents, keys, counts
 
     def _marks(self, encoded: Ragged, texts: list[str], known_entities: str) -> dict[str, np.ndarray]:
-        """Returns the mark columns of all tokens.
+        """Returns the mark columns of all tokens: starts of words, starts of units, and entities.
 
         Entities are found by the tagger if there is one. Otherwise they are read from `known_entities`, which is JSON.
         """
@@ -198,7 +199,7 @@ def share_tokenizer(pretrained: Pretrained, marks: bool, find_out: bool) -> Any:
 
     Args:
         pretrained: model whose tokenizer is loaded.
-        marks: whether the corpus has mark columns.
+        marks: whether the corpus stores marks for each token, such as starts of words.
         find_out: whether the started task determines where the tokenizer allows texts to be cut. If False, each
             tokenizing task does this itself when it has seen enough text.
 
@@ -211,7 +212,7 @@ def share_tokenizer(pretrained: Pretrained, marks: bool, find_out: bool) -> Any:
 @lru_cache(maxsize=1)
 def _shared(pretrained: Pretrained, marks: bool, find_out: bool, job: str) -> Any:
     """Returns the reference of the loaded tokenizer. It is cached for all stages of the same Ray job."""
-    # reserves no core, because the tasks that wait for the tokenizer may hold all cores
+    # the task reserves no core, because the tasks that wait for the tokenizer may hold all cores
     return ray.remote(num_cpus=0)(_load).remote(pretrained, marks, find_out)
 
 
@@ -244,7 +245,7 @@ def _quick(source: _Source, marks: bool) -> QuickTokenizer:
 
 
 def _fetched(source: _Source) -> _Written | None:
-    """Fetches the tokenizer that another process loaded; None if no tokenizer is shared or it could not be sent."""
+    """Fetches the tokenizer that another process loaded. None if no tokenizer is shared, or if it cannot be sent."""
     if source.shared is None:
         return None
     written: _Written | None = ray.get(source.shared)
@@ -266,7 +267,7 @@ _NO_BLANKS = re.compile(
 )
 
 _BEYOND = (2**62, 2**62)
-"""Position of an entity that never occurs, after the end of any text."""
+"""Placeholder for an entity after the end of any text, so that every token is followed by an entity."""
 
 
 class Marker:
@@ -286,7 +287,8 @@ class Marker:
         Args:
             text: the text.
             encoding: tokens of the text, with their positions in it.
-            entities: positions [start, end) in characters. Of overlapping entities, the first and longest counts.
+            entities: positions [start, end) in characters. If entities overlap, only the one that starts first is used,
+                and of several with this start the longest.
         """
         return unit_marks(self.word_starts(text, encoding), _entity_numbers(encoding, entities))
 
@@ -304,7 +306,7 @@ class Marker:
 
 
 def unit_marks(words: np.ndarray, entity: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns all mark columns, bool [tokens] each.
+    """Returns all mark columns (starts of words, starts of units, and entities), bool [tokens] each.
 
     Args:
         words: whether each token starts a word, bool [tokens].
@@ -327,10 +329,11 @@ def entity_numbers(begins: np.ndarray, ends: np.ndarray, special: np.ndarray, en
         begins: position at which each token begins in the text [characters].
         ends: position at which each token ends [characters].
         special: whether each token is a special token.
-        entities: positions [start, end) in characters. Of overlapping entities, the first and longest counts.
+        entities: positions [start, end) in characters. If entities overlap, only the one that starts first is used, and
+            of several with this start the longest.
     """
     firsts, lasts = np.array([*without_overlaps(entities), _BEYOND]).T
-    number = np.searchsorted(lasts, begins, side="right")  # the first entity that ends after the token begins
+    number = np.searchsorted(lasts, begins, side="right")  # number of the first entity that ends after the token begins
     ends = np.maximum(ends, begins + 1)  # RoBERTa's tokenizer gives a token of one blank an empty range
     return np.where((firsts[number] < ends) & ~special, number, -1)
 

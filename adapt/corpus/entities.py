@@ -1,4 +1,4 @@
-"""Entities of a text: read from the corpus as positions in characters, or found by the user's tagger."""
+"""Reads the entities of a text from the corpus, as positions in characters, or finds them with the user's tagger."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -15,7 +15,8 @@ Span = tuple[int, int]
 class Tagger(ABC):
     """Finds the entities of texts. A user's tagger must inherit from this class to be named in a configuration.
 
-    The tagger is created without arguments, once in each process that reads text. Its source code enters stage keys.
+    The tagger is created without arguments, once in each process that reads text. Its source code is part of stage
+    keys, so a change of the code makes stages run again.
     """
 
     @abstractmethod
@@ -61,7 +62,7 @@ def parse_entities(value: Any, characters: int) -> list[Span] | None:
 def without_overlaps(entities: Iterable[Span]) -> list[Span]:
     """Sorts entities from left to right and removes overlaps.
 
-    Of overlapping entities, only the first one is kept; of entities with the same start, the longest.
+    If entities overlap, only the entity that starts first is kept. If several start there, the longest is kept.
     """
     kept: list[Span] = []
     for start, end in sorted(entities, key=lambda span: (span[0], -span[1])):
@@ -71,7 +72,7 @@ def without_overlaps(entities: Iterable[Span]) -> list[Span]:
 
 
 TAGGERS: Kinds[type[Tagger]] = Kinds("objective.tagger", {}, base="adapt.corpus.entities:Tagger")
-"""The kinds of taggers. No tagger is built in, so a configuration names the user's class."""
+"""Registry of taggers. It is empty, because no tagger is built in: a configuration names the user's class."""
 
 
 @lru_cache(maxsize=1)

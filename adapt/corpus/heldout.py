@@ -26,7 +26,7 @@ from adapt.support.errors import DataError
 from adapt.support.schema import HELDOUT_GLOB, KEYS, SHARD_GLOB
 
 MEASURED = Drop("measured")
-"""Reason to drop a document from training: losses are measured on the same text or on a near copy of it."""
+"""Reason to drop a document from training: losses are measured on the same text, or on a near copy."""
 TRAINED = Drop("trained on elsewhere")
 """Reason to drop a held-out document: the same text, or a near copy of it, is trained on in an earlier corpus."""
 
@@ -47,11 +47,12 @@ def keys_of_normalised(texts: Sequence[bytes]) -> np.ndarray:
 
 
 def in_share(keys: np.ndarray, fraction: float) -> np.ndarray:
-    """Returns which documents belong to the held-out share: bool [documents].
+    """Returns, for each document, whether it belongs to the held-out share: bool [documents].
 
     The decision depends only on the key, so the copies of a document are either all held out or all trained on.
     """
-    share: np.ndarray = keys < ceil(fraction * 2**64)  # compared as integers: float64 cannot represent all keys
+    # keys are compared as integers, because float64 cannot represent all of them
+    share: np.ndarray = keys < ceil(fraction * 2**64)
     return share
 
 
@@ -106,7 +107,9 @@ def share_of_keys(keys: np.ndarray, documents: int) -> HeldShare | None:
 
 @dataclass(frozen=True)
 class Measured:
-    """Keys of the held-out documents of prepared corpora. A call drops texts with one of these keys from training.
+    """Keys of the held-out documents of prepared corpora.
+
+    A call returns the reason to drop a text with one of the keys.
 
     Processes of a machine share the array of keys.
     """
@@ -173,11 +176,11 @@ BY_REASON = ("dropped", "changed", "bad")
 
 
 def gather(sources: Sequence[Record], folder: Path) -> dict[str, Any]:
-    """Links the held-out shards of some sources into `folder`, in the order of the sources, and sums their metrics.
+    """Links the held-out shards of several sources into `folder`, in the order of the sources, and sums their metrics.
 
     Returns:
         The sums of the metrics that are whole numbers or are in BY_REASON, and `legibility`: how the tokenizer splits
-            the words of all sources; and `profile`, the profile of their texts together.
+            the words of all sources; and `profile`: languages, duplicates and repeated lines of all sources together.
     """
     with storage_errors(folder):
         for number, source in enumerate(sources):

@@ -76,7 +76,8 @@ class DuplicateRule:
     """Settings that decide which documents are duplicates."""
 
     near: bool
-    """Whether near copies count as duplicates. If False, only documents with equal normalised texts do."""
+    """Whether near copies count as duplicates. If False, only documents with equal normalised texts count as
+    duplicates."""
     n: int = 5
     """Length of a shingle, which is a run of words [words]."""
     permutations: int = 256
@@ -86,7 +87,7 @@ class DuplicateRule:
 
     @classmethod
     def of(cls, corpus: CorpusConfig) -> "DuplicateRule":
-        """Reads the settings from the configuration of a corpus."""
+        """Reads the settings for finding duplicates from the configuration of a corpus."""
         near = corpus.deduplicate == "near"
         return cls(near, corpus.near_ngram, corpus.near_permutations, corpus.near_threshold)
 
@@ -131,7 +132,7 @@ def estimated_jaccard(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 Key = Sequence[int] | np.ndarray
 """Source number, item number and chunk number, which identify a chunk of documents."""
 REACH = 16
-"""Number of following documents in the same bucket that each document is compared with. Each document is also compared
+"""Number of later documents of the same bucket with which each document is compared. Each document is also compared
 with the first document of the bucket."""
 _PAIRS_AT_ONCE = 1 << 16
 
@@ -144,7 +145,8 @@ class ChunkParts:
     keys: np.ndarray
     """Source number, item number and chunk number of each chunk: int64 [parts, 3], sorted."""
     starts: np.ndarray
-    """Index of the first document of each chunk, followed by the number of all documents: int64 [parts + 1]."""
+    """Index of the first document of each chunk, counted over all chunks, followed by the number of all documents:
+    int64 [parts + 1]."""
 
     def bucket_slices(self, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
         """Reads all (bucket, document) pairs with low <= bucket <= high: uint64 and int64 [entries]."""
@@ -206,7 +208,7 @@ def write_chunk(
     excerpts: list[str],
     heldout: np.ndarray,
 ) -> None:
-    """Writes both files of a chunk.
+    """Writes the two files of a chunk of documents: one with the documents, and one with their sorted buckets.
 
     Args:
         folder: folder to write into.
@@ -215,7 +217,7 @@ def write_chunk(
         signed: signatures, uint32 [documents, permutations]; [documents, 0] if only equal texts are duplicates.
         buckets: buckets of each document, uint64 [documents, buckets per document].
         excerpts: beginnings of the documents' texts.
-        heldout: which of the documents are held out, uint8 [documents].
+        heldout: 1 for each held-out document and 0 for the others, uint8 [documents].
     """
     known = {"digest": _lists(digests), "excerpt": pa.array(excerpts, pa.string()), "heldout": _lists(heldout[:, None])}
     if signed.shape[1]:
@@ -260,7 +262,8 @@ def duplicates(parts: ChunkParts, pairs: np.ndarray, threshold: float | None) ->
     Args:
         parts: the chunks of all documents.
         pairs: candidate pairs, int64 [pairs, 2].
-        threshold: smallest estimated Jaccard similarity of duplicates; None if only equal normalised texts count.
+        threshold: smallest estimated Jaccard similarity of duplicates; None if only equal normalised texts count as
+            duplicates.
     """
     for start in range(0, len(pairs), _PAIRS_AT_ONCE):
         some = pairs[start : start + _PAIRS_AT_ONCE]

@@ -41,20 +41,23 @@ WAITING_BYTES = 256 * 2**20
 """Largest amount of text that is read and not tokenized yet [bytes]. The limit keeps memory from growing with the
 corpus."""
 WORTH_BYTES = 8_000_000
-"""Smallest corpus for which one task determines, for all other tasks, where the tokenizer allows texts to be cut
-[bytes]. For a smaller corpus, each task determines this itself when it has seen enough text."""
+"""Smallest size of a corpus for which one task determines, for all other tasks, where the tokenizer allows texts to be
+cut [bytes]. For a smaller corpus, each task determines this itself when it has seen enough text."""
 MAX_UNKNOWN_FRACTION = 0.2
 """Largest share of unknown tokens in a corpus. With a larger share, the stage fails."""
 
 
 @dataclass(frozen=True)
 class Shared:
-    """A check of documents in Ray's object store. Tasks fetch the check without copying its arrays."""
+    """A check of documents that is stored in Ray's object store. Tasks fetch the check without copying its arrays."""
 
     reference: Any
 
     def fetch(self) -> Any:
-        """Returns the check, which has a method `many`. Call `fetch` once per Ray task, because it takes time."""
+        """Returns the check, whose method `many` checks texts.
+
+        Call `fetch` once per Ray task, because the call takes time.
+        """
         return ray.get(self.reference)
 
 
@@ -98,7 +101,7 @@ def prepare(
         corpus: settings for reading and cleaning the corpus.
         pretrained: model whose tokenizer is used.
         folder: folder of the stage. Its content is deleted first.
-        form: requirements of the objective besides tokens.
+        form: the data that the objective needs besides tokens, such as the starts of words.
         duplicates: file of stage `dedup` with the documents of this source to leave out.
         measured: folders of prepared corpora whose held-out documents must not be trained on. Documents of this corpus
             with the same normalised text are dropped.
@@ -116,11 +119,12 @@ def prepare(
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     screen = screen_of(corpus, folder, duplicates, measured)
     is_large = sum(part.size for part in manifest.parts) >= WORTH_BYTES
-    tokenizer = share_tokenizer(pretrained, bool(form.marks), is_large)  # first, because tasks wait for the tokenizer
+    # the tokenizer is loaded first, because all tokenizing tasks wait for it
+    tokenizer = share_tokenizer(pretrained, bool(form.marks), is_large)
     encode = Encode(pretrained, folder, corpus.heldout_fraction, form, tokenizer)
     cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
     items = numbered_items(manifest, corpus)
-    # one block per chunk, so that the chunks of one file are tokenized in parallel
+    # Ray Data makes one block per chunk, so that the chunks of one file are tokenized in parallel
     with user_errors(), data_settings(WAITING_BYTES, target_max_block_size=1):
         encoded = (
             ray.data.from_items(items)

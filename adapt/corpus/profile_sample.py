@@ -30,11 +30,11 @@ SAMPLE_BYTES = 1 * MIB
 """Limits of the sample: number of documents, and number of characters of all documents together."""
 SEED = 0
 LANGUAGE_CHARACTERS = 1000
-"""Length of a document's beginning that is used to recognise the language [characters]."""
+"""Number of characters at the beginning of a document from which its language is recognised."""
 CLEAR = 0.65
-"""A language counts as recognised if its probability is at least this value, as in the cleaning block `language`."""
+"""Smallest probability at which a language counts as recognised, as in the cleaning block `language`."""
 _LINE_DOCUMENTS, _LINE_SHARE = 3, 0.02
-"""A line is boilerplate if at least this many documents and at least this share of the documents have it."""
+"""Smallest number and smallest share of documents that must have the same line for it to count as boilerplate."""
 
 
 def profile_of(sample: Sequence[str], model_languages: Sequence[str] = ()) -> TextProfile:
@@ -97,15 +97,15 @@ def shared_lines(sample: Sequence[str]) -> float:
 
 
 def profile_texts(manifest: Manifest, corpus: CorpusConfig, must_read: bool = False) -> list[str]:
-    """Reads and cleans the first documents of some parts of a corpus, which are spread over the corpus.
+    """Reads and cleans documents from a corpus: the first documents of several parts that are spread over the corpus.
 
     Texts of evaluation sets are not removed.
 
     Args:
         manifest: the files of the corpus.
         corpus: settings for reading and cleaning the corpus.
-        must_read: whether a file that cannot be read is an error. Otherwise it ends the sample of its item, because the
-            stage that reads the whole corpus will report it.
+        must_read: whether a file that cannot be read is an error. If False, such a file only ends the sample of its
+            item, because the stage that reads the whole corpus will report the error.
 
     Raises:
         AdaptError: a file cannot be read.
@@ -131,7 +131,10 @@ def _documents(item: Sequence[Slice], corpus: CorpusConfig) -> Iterator[str]:
 
 
 def _records(part: Slice, corpus: CorpusConfig) -> Iterator[str | Bad]:
-    """Yields the records of a slice. A csv file is not read twice, as the job does, to find out how it quotes cells."""
+    """Yields the records of a slice.
+
+    Unlike in a job, a csv file is not read completely first to determine its quotes.
+    """
     if corpus.source == "files" and format_of(part.path)[0] in DELIMITERS:
         reading = Reading(corpus.text_field, limits=DocumentLimits.of(corpus))
         return texts((record for _, record in read_objects(part.path, checks_quotes=False)), reading)
@@ -154,12 +157,12 @@ def card_languages(folder: Path) -> list[str]:
         return []
     named = metadata.get("language") if isinstance(metadata, dict) else None
     codes = named if isinstance(named, list) else [named]
-    codes = ["no" if code is False else code for code in codes]  # YAML reads the code of Norwegian as a boolean
+    codes = ["no" if code is False else code for code in codes]  # YAML reads `no`, the code of Norwegian, as a boolean
     return [code.lower().partition("-")[0] for code in codes if isinstance(code, str)]
 
 
 def profile_corpus(manifest: Manifest, corpus: CorpusConfig, model: Path) -> TextProfile:
-    """Samples a corpus that was read before, and returns its profile.
+    """Samples a corpus that a job has read before, and returns the profile of the sample.
 
     Args:
         manifest: the files of the corpus.

@@ -23,7 +23,7 @@ from adapt.terminal.live import Display, display
 PERIOD_S = 5.0
 """Time between two progress lines if the output is not a terminal [s]."""
 SETTLED_S = 2.0
-"""A progress line shows a speed when this time has passed since its first update [s]."""
+"""Time between the first update of a progress line and the first speed that the line shows [s]."""
 LEAST = ("speed", "share", "ETA")
 """Parts of a progress line that are dropped, in this order, if the line is too long."""
 R = TypeVar("R")
@@ -36,7 +36,7 @@ class Piece(NamedTuple):
     documents: int
     text_bytes: int
     is_last: bool
-    """Whether the item ends with this piece."""
+    """Whether this piece is the last one of its item."""
 
 
 def text_bytes(chunk: pa.Table) -> int:
@@ -62,15 +62,15 @@ class Pace:
     sizes: Sequence[int]
     """Size of each item: bytes of files, modules of packages, or shards of datasets."""
     expected: float | None
-    """Expected bytes of text per unit of `sizes`; None if no expectation is known yet."""
+    """Expected bytes of text per unit of `sizes`; None if they cannot be estimated yet."""
     documents: int = 0
     text_bytes: int = 0
     done: int = 0
-    """Size that has been read, in the unit of `sizes`."""
+    """Total size of what has been read, in the unit of `sizes`."""
     _ended: int = 0
-    """Sum of the sizes of finished items."""
+    """Sum of the sizes of the items that have been read completely."""
     _ended_text: int = 0
-    """Bytes of text of finished items."""
+    """Bytes of text of the items that have been read completely."""
     _begun: Counter[int] = field(default_factory=Counter)
     """Bytes of text read from each unfinished item."""
 
@@ -102,7 +102,8 @@ class Pace:
             if self._ended_text:
                 self.expected = self._ended_text / max(self._ended, 1)
         guessed = sum(self._read_of(item, text) for item, text in self._begun.items())
-        self.done = max(self.done, self._ended + guessed)  # never decreases, even if an estimate was too high
+        # the progress never decreases, even if an earlier estimate was too high
+        self.done = max(self.done, self._ended + guessed)
 
     def _read_of(self, item: int, text_bytes: int) -> int:
         """Estimates how much of an unfinished item was read, in the unit of `sizes`.
@@ -123,7 +124,7 @@ class Line:
     def __init__(self, stage: str, shown: Display) -> None:
         self._stage, self._shown = stage, shown
         self._first: tuple[float, int, int] | None = None
-        """Time [s], bytes of text and `done` at the first update; None before the first update."""
+        """Time [s], bytes of text read and size read (`done`) at the first update; None before the first update."""
 
     def update(self, documents: int, text_bytes: int, done: int, total: int) -> None:
         """Shows the number of documents and the speed, and the share `done / total` unless `total` is 0 (unknown)."""

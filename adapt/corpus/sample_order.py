@@ -33,17 +33,17 @@ class Places(NamedTuple):
     sources: np.ndarray
     """Index of the source, in the order in which the sources are listed."""
     epochs: np.ndarray
-    """Number of complete passes over the source's group before the sample."""
+    """Number of complete passes that the run has made over the rows of the source's group before this sample."""
     rows: np.ndarray
     """Index of the row within the source."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Sources with common epochs: every row of all these sources is used once before any row is used again."""
+    """Sources that share their epochs: each row of all these sources is used once before any row is used again."""
 
     sources: tuple[int, ...]
-    """Indices of the sources."""
+    """Indices of the sources in this group."""
     rows: tuple[int, ...]
     """Number of rows of each source."""
     in_turn: bool = False
@@ -82,7 +82,7 @@ class Group:
         come in turn.
         """
         if not count:
-            return np.zeros(len(self.rows), np.int64)  # also for a group without rows, which has no epochs
+            return np.zeros(len(self.rows), np.int64)  # this case includes groups without rows, which have no epochs
         epochs, rest = divmod(count, self.total)
         if self.in_turn or len(self.rows) == 1:
             part = np.clip(rest - self._starts[:-1], 0, self.rows)
@@ -106,21 +106,21 @@ def _permuted(epochs: np.ndarray, places: np.ndarray, size: int, seed: int) -> n
 
 
 MOST_PHASES = 1000
-"""Largest number of phases into which a run is cut if the share of general text changes along it."""
+"""Largest number of phases into which a run is cut if the share of general text changes during the run."""
 
 
 @dataclass(frozen=True)
 class Slots:
-    """For each phase of a run, the number of slots that each group has per period."""
+    """For each phase of a run, the number of slots (samples) that each group of sources gets per period."""
 
     phases: tuple[tuple[int, ...], ...]
-    """Number of slots per period, [phases, groups]. The last phase has no end."""
+    """Number of slots per period of each group in each phase, [phases, groups]. The last phase never ends."""
     lasting: int = 1
     """Length of a phase [periods]."""
 
     @classmethod
     def of(cls, shares_at: Callable[[float], Sequence[float]], period: int, periods: int | None) -> "Slots":
-        """Computes the slots from the shares of the groups.
+        """Computes each group's number of slots from the share of samples that the group should have.
 
         Args:
             shares_at: returns the groups' shares, which sum to 1, at a position in the run from 0 (start) to 1 (end).
@@ -162,7 +162,7 @@ def largest_remainder(shares: Sequence[float], total: int) -> tuple[int, ...]:
     by_remainder = sorted(range(len(shares)), key=lambda i: (counts[i] - shares[i] * total, i))
     for rank in range(total - sum(counts)):
         counts[by_remainder[rank]] += 1
-    while sum(counts) > total:  # lowers the largest numbers, to make up for small ones that were raised to 1
+    while sum(counts) > total:  # lowers the largest numbers, because small numbers were raised to 1
         counts[counts.index(max(counts))] -= 1
     return tuple(counts)
 
@@ -185,21 +185,21 @@ class Mixture:
 
     groups: tuple[Group, ...]
     slots: tuple[int, ...]
-    """Number of slots of each group in a period."""
+    """Number of slots (samples) that each group of sources gets per period."""
     seed: int
     beside: int = 0
-    """Number of groups with text of past domains or general text. These groups are at the end of `groups`."""
+    """Number of groups that contain text of past domains or general text. They are the last groups of `groups`."""
     changing: Slots | None = None
     """Slots of each period if the share of general text changes along the run, else None. If the share changes, `slots`
     has the numbers for the middle of the run."""
     first_general: int | None = None
     """Smallest row number (see `numbers`) of general text; None if the run has no general text."""
     ahead: tuple[int, ...] = ()
-    """Number of samples by which each group is ahead of `slots`, because earlier parts of the run had other shares.
-    Empty if there were none."""
+    """Number of samples by which each group is ahead of its slots, because groups had other shares in earlier parts of
+    the run. Empty if the run has no earlier parts."""
     numbering: tuple[int, ...] = ()
-    """Number of rows of each source that `numbers` uses. In a run with several row lengths, this is the number of rows
-    at the shortest length. If empty, `numbers` uses `rows`."""
+    """Number of rows of each source that the method `numbers` assumes. In a run with several row lengths, this is the
+    number of rows at the shortest length. If empty, the method assumes `rows`."""
 
     @classmethod
     def of(
@@ -221,7 +221,7 @@ class Mixture:
             config: settings of the mixture.
             weights: relative share of each source of the domain, with a sum above 0; None for shares by number of rows.
             replay: number of rows of each source of general text. These sources come after all others.
-            recalled: number of rows of each text of past domains. These come after the domain's sources.
+            recalled: number of rows of each text of past domains. These texts come after the domain's sources.
             recalled_fraction: share of texts of past domains in the run.
             samples: length of the run [samples], over which the share of general text goes from `replay_fraction` to
                 `replay_last`; None if the length is not known or the share does not change.
@@ -252,7 +252,7 @@ class Mixture:
 
     @cached_property
     def period(self) -> int:
-        """Length of a period [samples], in which every group has all its slots once."""
+        """Length of a period [samples], in which every group of sources uses each of its slots once."""
         return sum(self.slots)
 
     @cached_property
@@ -312,7 +312,7 @@ class Mixture:
 
     @property
     def epoch(self) -> int:
-        """Number of samples after which the run has used as many rows of the domain as its sources have in total."""
+        """Number of samples after which the run has used as many of the domain's rows as the domain's sources have."""
         everyone = list(zip(self.groups, self.slots, strict=True))
         domain = [(group.total, slots) for group, slots in everyone[: len(everyone) - self.beside] if slots]
         rows, slots = sum(rows for rows, _ in domain), sum(slots for _, slots in domain)
@@ -320,7 +320,7 @@ class Mixture:
 
     @property
     def exhausted(self) -> int:
-        """Number of samples before any row is repeated."""
+        """Number of samples that the run reads before any row is repeated."""
         used = [number for number, slots in enumerate(self.slots) if slots]
         return min(self._sample_of(number, self.groups[number].total) for number in used)
 
@@ -366,9 +366,9 @@ class Mixture:
         return period * self.period + int(np.flatnonzero((pattern == group) & (ranks == rank))[0])
 
     def _seed_of(self, number: int) -> int:
-        """Returns the seed of group `number`, or of the pattern of slots for -1.
+        """Returns the seed of group `number`. The number -1 gives the seed of the order of slots.
 
-        Groups with equal sizes thus differ in order.
+        Each group has its own seed, so that groups of equal size are shuffled differently.
         """
         return self.seed + number * _SEED_STRIDE
 

@@ -35,12 +35,12 @@ from adapt.runner.files import file_aside
 from adapt.support.errors import DataError
 
 NAMED = 3
-"""Largest number of files that a message names."""
+"""Largest number of files that an error message names."""
 
 
 @dataclass
 class Tally:
-    """Number of kept records, and numbers of unreadable and dropped records by reason."""
+    """Counts of records: the number of kept records, and the numbers of unreadable and dropped records by reason."""
 
     kept: int = 0
     bad: dict[str, int] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Tally:
 
     @property
     def unreadable(self) -> str:
-        """Text with the number of unreadable records for each reason, and the file and number of the first one."""
+        """Text with the number of unreadable records for each reason, and the place of the first such record."""
         return "; ".join(f"{count} {reason} (first: {self.first_bad[reason]})" for reason, count in self.bad.items())
 
     @property
@@ -123,7 +123,8 @@ def check_some_left(tally: Tally, files: Sequence[str]) -> None:
 
 _SURROGATES = range(0xD800, 0xE000)  # halves of UTF-16 pairs, which UTF-8 cannot encode
 _CONTROL = dict.fromkeys({*range(32), 127, *_SURROGATES} - {*map(ord, "\t\n\v\f\r")})
-_BREAKS = dict.fromkeys(map(ord, "\v\f"), "\n")  # replaced, because removing them would join the words around them
+# replaced by a newline, because removing these characters would join the words around them
+_BREAKS = dict.fromkeys(map(ord, "\v\f"), "\n")
 _ASCII_CONTROL = bytes(code for code in _CONTROL if code < 128)
 _ASCII_BREAKS = bytes.maketrans(b"\v\f", b"\n\n")
 _SOME_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
@@ -138,8 +139,8 @@ BATCH_RECORDS = 4096
 """Largest size of a batch of texts that are cleaned together. A batch ends after BATCH_CHARACTERS characters or
 BATCH_RECORDS texts, whichever comes first."""
 _LAST = (DUPLICATE, MEASURED, TRAINED)
-"""Reasons to drop a document that depend on other documents. Documents dropped for these reasons have an ordinal in
-stage `dedup`."""
+"""Reasons to drop a document because of other documents. Documents that are dropped for these reasons also have a
+number (ordinal) in stage `dedup`."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ class Sieve:
     """Reasons of stage `dedup` to drop documents, keyed by ordinal. The ordinal of a document is its number, from 0,
     among the documents of the item that pass all blocks and the check for evaluation texts."""
     reject: Reject | None = None
-    """Function that receives each dropped document; None if dropped documents are not written."""
+    """Function that receives each dropped document; None if dropped documents are not written to files."""
 
 
 OPEN = Sieve()
@@ -243,7 +244,8 @@ def _verdicts(texts: list[str], blocks: tuple[Block, ...], tally: Tally, sieve: 
         for position, reason in zip(positions, reasons, strict=True):
             cleaned[position] = reason or cleaned[position]
 
-    if sieve.contaminated:  # checks again, because HTML entities or boilerplate may have hidden an evaluation text
+    # checks changed texts again, because HTML entities or boilerplate may have hidden an evaluation text
+    if sieve.contaminated:
         changed = (position for position in _kept(cleaned) if cleaned[position] != texts[position])
         drop_matches(sieve.contaminated, list(changed))
     if sieve.measured:
@@ -418,7 +420,7 @@ PASS = Screen()
 
 
 def local_screen(corpus: CorpusConfig, measured: Measured | None = None, duplicates: Path | None = None) -> Screen:
-    """Returns the screen of a source that this process reads itself, without Ray. Dropped documents are not written.
+    """Returns the checks of a source that this process reads without Ray. Dropped documents are not written to files.
 
     Args:
         corpus: configuration that names the evaluation sets (`corpus.decontaminate`), which are read here.

@@ -1,4 +1,4 @@
-"""Reads the training batches of a rank from token shards, with Ray Data or in one process. Both give the same order."""
+"""Reads the training batches of a rank from token shards. Ray Data and a single process give the same order."""
 
 import itertools
 from collections import deque

@@ -1,6 +1,6 @@
 """Represents texts as hashed runs of words, to compare them. Texts are normalised, split into words, and hashed.
 
-`normalised_texts` normalises many texts at once. Documents are identified by their normalised text, so its result must
+`normalised_texts` normalises many texts at once. Documents are identified by their normalised text, so the result must
 equal that of `normalised` byte for byte. Texts with rare characters (invisible characters, and spaces beyond ASCII that
 NFKC keeps) are passed to `normalised`. `table_of_characters` classifies all characters of Unicode.
 
@@ -26,7 +26,7 @@ from adapt.support.splitmix import GOLDEN, mix
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 """Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese. Each letter counts as a word."""
 IN_WORDS, ALONE = re.compile(rf"[^\W{_UNSPACED}]+"), re.compile(f"[{_UNSPACED}]")
-"""IN_WORDS matches characters that form words together, ALONE characters that are words by themselves."""
+"""IN_WORDS matches runs of characters that form a word. ALONE matches characters that are words by themselves."""
 _WORD = re.compile(f"{IN_WORDS.pattern}|{ALONE.pattern}")
 INVISIBLE = re.compile(
     "[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160"
@@ -89,7 +89,7 @@ def ngrams(hashes: np.ndarray, n: int) -> np.ndarray:
 
 
 def all_ngrams(hashes: np.ndarray, lengths: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields each length and the hashes of all runs of that length, which equal those of `ngrams`.
+    """Yields each length with the hashes of all runs of that many words. The hashes equal those of `ngrams`.
 
     The hashes of longer runs are computed from those of shorter runs.
 
@@ -101,7 +101,8 @@ def all_ngrams(hashes: np.ndarray, lengths: Sequence[int]) -> Iterator[tuple[int
     for n in range(1, max(lengths, default=0) + 1):
         run = run[: max(0, len(hashes) - n + 1)] * GOLDEN + hashes[n - 1 :]
         if n in lengths:
-            # `ngrams` starts with n and this loop with 0. After n steps, the difference is n GOLDEN^n.
+            # hashes of `ngrams` start with n, and the hashes of this loop with 0; after n steps, the difference is n
+            # GOLDEN^n
             start = n * pow(int(GOLDEN), n, 2**64) % 2**64
             yield n, mix(run + np.uint64(start))
 
@@ -143,7 +144,7 @@ def _prepared(texts: Sequence[str]) -> list[str | None]:
     """Normalises the characters of texts that are not ASCII. `normalised_texts` normalises ASCII characters later.
 
     Returns:
-        For each text, the text, or None if it has rare characters, so that it needs `normalised`.
+        Each text, or None in place of a text with rare characters, which only `normalised` can normalise.
     """
     prepared = [text if text.isascii() and "\0" not in text else None for text in texts]
     wide = [number for number, text in enumerate(texts) if not text.isascii()]
@@ -197,8 +198,8 @@ def characters_of(text: str) -> np.ndarray:
 GONE = 1
 """Table entry of invisible characters, which are removed from texts. Code point 1 is an invisible character itself."""
 APART, CLOSER = 1 << 29, 1 << 30
-"""Flags of table entries. APART marks characters that are words by themselves. CLOSER marks characters whose form
-depends on their neighbours, and characters whose form has more bytes in UTF-8 than the character."""
+"""Flags of table entries. APART marks characters that are words by themselves. CLOSER marks characters whose normalised
+form depends on their neighbours, or has more bytes in UTF-8 than the character."""
 _INSIDE, _BY_ITSELF, _UNSEEN = 1, 2, 3
 _CHANGING = (range(0x3400), range(0xA000, 0xAC00), range(0xF900, 0x20000), range(0x2F800, 0x2FA20))
 """Code points that normalisation may change. Other characters stay unchanged and do not combine with others."""
@@ -213,7 +214,7 @@ _SIGMA = "\u03a3"
 
 @cache
 def folded_characters() -> np.ndarray:
-    """Returns the table for texts that are not normalised yet.
+    """Returns the character table for texts that are not normalised yet.
 
     Returns:
         uint32 [CHARACTERS], indexed by code point: the normalised character (plus APART if it is a word by itself), 0
@@ -228,7 +229,7 @@ def folded_characters() -> np.ndarray:
 
 @cache
 def settled_characters() -> np.ndarray:
-    """Returns the table for texts that are in form NFKC and lower case already, where no character is CLOSER."""
+    """Returns the character table for texts that are already in form NFKC and lower case. It has no entry CLOSER."""
     kinds = table_of_characters({_INSIDE: IN_WORDS, _BY_ITSELF: ALONE, _UNSEEN: INVISIBLE})
     settled = np.zeros(CHARACTERS, np.uint32)
     places = np.flatnonzero(kinds)
@@ -364,7 +365,7 @@ def _hashes(joined: bytes, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
         starts: offset at which each word begins.
         ends: offset at which each word ends.
     """
-    # entry i is the integer that the eight bytes from offset i represent
+    # entry i is the eight bytes from offset i as an integer
     numbers = np.ndarray((len(joined) - EIGHT + 1,), "<u8", joined, 0, (1,))
     lengths = ends - starts
     values = numbers[starts] & _KEPT[np.minimum(lengths, EIGHT)]

@@ -1,4 +1,4 @@
-"""Streaming: reads, cleans and tokenizes a corpus during training, in one pass, without token shards on disk.
+"""Reads, cleans and tokenizes a corpus during training (streaming), in one pass, without token shards on disk.
 
 Items (file ranges) are read in an order drawn from the seed. Their tokenized training text is one stream, which
 `adapt.corpus.token_shards` cuts into shuffled batches. The stream depends only on the corpus and the seed. A resumed
@@ -81,7 +81,7 @@ class ItemIndex:
         return sum(self.tokens[:position])
 
     def item_at(self, token: int, items: int) -> int:
-        """Returns the position of the item that contains a token of the stream, or of the first item not read yet.
+        """Returns the place in the reading order of the item that contains a token, or of the first item not read yet.
 
         Args:
             token: position of the token in the stream [tokens].
@@ -117,7 +117,7 @@ def _line(position: int, tokens: int) -> str:
 
 
 def _tokens(text: str) -> Iterator[int]:
-    """Yields the numbers of tokens of items 0, 1, ... up to the first invalid line."""
+    """Yields the number of tokens of each item in the text of an index file, up to the first invalid line."""
     for position, line in enumerate(text.splitlines(keepends=True)):
         match = re.fullmatch(r"(\d+) (\d+)( [0-9a-f]{8})?\n", line, re.ASCII)
         if not match or int(match[1]) != position:
@@ -130,11 +130,12 @@ def _tokens(text: str) -> Iterator[int]:
 CHUNK_CHARACTERS = 1_000_000
 """Size of a chunk [characters]. It is smaller than in stage `prepare`, because training waits for the first chunk."""
 READ_AHEAD_BYTES = 256 * 2**20
-"""Reading waits for training when the tokens and texts in the cluster's object store reach this size [bytes]."""
+"""Largest size of the tokens and texts in the cluster's object store [bytes]. When it is reached, reading waits for
+training."""
 INDEX_FILE = "items.txt"
 """Name of the file, in the training run's folder, with the number of tokens of each item."""
 ENOUGH_RECORDS = 1000
-"""The share of unreadable records is checked when this many records have been read."""
+"""Number of records after which the share of unreadable records is checked."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ class Online:
             manifest: the files of the corpus.
             corpus: settings for reading and cleaning the files.
             pretrained: model whose tokenizer is used.
-            form: requirements of the objective besides tokens.
+            form: the data that the objective needs besides tokens, such as the starts of words.
             cut: settings by which the tokens are cut into batches.
             folder: folder of the stage.
             duplicates: file of stage `dedup` with the documents to leave out.
@@ -276,7 +277,7 @@ DOCUMENTS = 2000
 PLACES = 64
 """Number of items over which the held-out sample is spread, if the corpus has this many items."""
 ORDER_SEED = 0
-"""Seed of the held-out sample. It is fixed, so that runs with different seeds are measured on the same text."""
+"""Seed of the held-out sample. This seed is fixed, so that runs with different seeds are measured on the same text."""
 
 
 def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
@@ -291,18 +292,20 @@ def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
     """
     for leftover in folder.glob(HELDOUT_GLOB):
         leftover.unlink()
-    encode = Encode(online.encode.pretrained, folder, 1.0, online.encode.form)  # all picked documents are held out
+    # with share 1.0, all picked documents are held out
+    encode = Encode(online.encode.pretrained, folder, 1.0, online.encode.form)
     fraction, items = online.encode.heldout_fraction, online.items
     places = min(len(items), PLACES)
     counts, seen, read, total = Counter[str](), 0, 0, DOCUMENTS * len(items)
     sample, chunks = Counter[str](), 0
     with reading("prepare") as line:
         for position, number in enumerate(permute(np.arange(len(items)), len(items), ORDER_SEED, 0).tolist()):
-            share = min(DOCUMENTS, -(-DOCUMENTS * (position + 1) // places))  # makes up for what earlier items lacked
+            # the share is cumulative, so later items make up for documents that earlier items lacked
+            share = min(DOCUMENTS, -(-DOCUMENTS * (position + 1) // places))
             left = share - counts["heldout_documents"]
             for chunk in online.read(batch_of(items[number])):
                 seen, read = seen + len(chunk.column("texts")[0]), read + text_bytes(chunk)
-                if chunks < PLACES:  # counts words in all documents, because maybe none is held out
+                if chunks < PLACES:  # counts words in all documents of the chunk, because none of them may be held out
                     sample.update(encode.sample(chunk.to_pylist()[0]["texts"]))
                     chunks += 1
                 picked = _picked(chunk, position, fraction, left)
@@ -334,7 +337,7 @@ def _picked(chunk: pa.Table, position: int, fraction: float, most: int) -> pa.Ta
 
     Args:
         chunk: chunk of texts, as `Read` yields it.
-        position: item number of the new chunk.
+        position: number that the new chunk has as its item number.
         fraction: held-out share of the corpus.
         most: largest number of documents of the new chunk.
     """
@@ -388,7 +391,7 @@ class Server:
 
 
 def serve(online: Online, first_step: int, world: int) -> Any:
-    """Starts the `Server` actor, which lives as long as the process that starts it, and writes the file `index`."""
+    """Starts the `Server` actor, which writes `online.index` and lives as long as the process that starts it."""
     return ray.remote(num_cpus=0, **pinned_home(online.index))(Server).remote(online, first_step, world)
 
 
@@ -402,7 +405,7 @@ def served(server: Any, rank: int, first_step: int, last_step: int) -> Iterator[
         DataError: the server could not read the corpus. All ranks receive the error.
     """
     shares = _shares(server, rank, first_step, last_step)
-    first = next(shares, None)  # waits here, so that the first step does not include the time of starting
+    first = next(shares, None)  # waits for the first batch here, so that the first step does not include this wait
     yield iter(()) if first is None else chain([first], shares)
 
 

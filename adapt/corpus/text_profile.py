@@ -1,8 +1,8 @@
 """Describes the text of a corpus: languages, duplicates, repeated lines, and how well a tokenizer covers its words.
 
 Training on text in another language than the model's, or on many copies of the same pages, raises no error. So
-`dontstop init` and `dontstop chain plan` show these figures before anything runs, and stage `prepare` records them.
-`adapt.corpus.profile_sample` measures the profile.
+`dontstop init` and `dontstop chain plan` show a profile of the text before anything runs, and stage `prepare` records
+it. `adapt.corpus.profile_sample` measures the profile.
 
 A model learns nothing about a word that its tokenizer does not know, and little about a word that is split into letters
 or bytes. `Legibility` counts such words on a sample of each chunk. Byte-level tokenizers know every word, so the number
@@ -24,13 +24,14 @@ UNCLEAR = "unclear"
 SHOWN = 5
 """Number of languages that are shown. The shares of all other languages are added up as `others`."""
 FEWEST = 8
-"""No warnings are given if the sample has fewer documents."""
+"""Smallest number of documents in a sample for which warnings are given."""
 MOST_FOREIGN = 0.2
-"""A larger share of text in languages that the model does not have, or in a second language, causes a warning."""
+"""Largest share of text in languages that the model's card does not name. If the card names no language, the limit
+applies to all text that is not in the most frequent language. A larger share causes a warning."""
 MOST_DUPLICATES = 0.05
-"""A larger share of documents that are duplicates causes a warning."""
+"""Largest share of duplicates among the documents. A larger share causes a warning."""
 MOST_BOILERPLATE = 0.1
-"""A larger share of text in lines that many documents share causes a warning."""
+"""Largest share of the text in lines that many documents share. A larger share causes a warning."""
 _MULTILINGUAL = {"multilingual", "mul"}
 
 
@@ -148,16 +149,17 @@ DOCUMENTS, CHARACTERS = 50, 400
 """Size of the sample of a chunk: largest number of documents, which are spread over the chunk, and number of characters
 that are read of each document."""
 FEWEST_WORDS = 100
-"""No warning is given if the sample has fewer words."""
+"""Smallest number of words in a sample for which a warning is given."""
 MOST_UNKNOWN = 0.02
-"""A larger share of words with an unknown part causes a warning."""
+"""Largest share of words with a part that the tokenizer does not know. A larger share causes a warning."""
 MOST_PIECES = 2.5
-"""More pieces per word cause a warning, in scripts with blanks between words. Tokenizers of the text's language have
-1.1 to 1.7 pieces per word."""
+"""Largest mean number of pieces per word, in scripts with blanks between words. A larger number causes a warning.
+Tokenizers of the text's language have 1.1 to 1.7 pieces per word."""
 FEWEST_BYTES = 2.0
-"""Fewer bytes per piece cause a warning. Tokenizers of the text's language have 3 to 5 bytes per piece."""
+"""Smallest mean number of bytes per piece. A smaller number causes a warning. Tokenizers of the text's language have 3
+to 5 bytes per piece."""
 SPELLS = 1000
-"""Pieces are only counted for tokenizers with at least this many tokens. Smaller tokenizers split all words into
+"""Smallest vocabulary of a tokenizer for which pieces are counted [tokens]. Smaller tokenizers split all words into
 letters or bytes by design."""
 MARKS = (
     r"\u0300-\u036f\u0483-\u0489\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0963\u0971-\u0dff"
@@ -168,13 +170,14 @@ scripts that have many vowel signs."""
 SIGNS = r"\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 """Chinese characters and Japanese kana, as part of a pattern. Each of these characters counts as a word."""
 WORD = re.compile(rf"[{SIGNS}]|(?:(?![{SIGNS}])[^\W\d_]|[{MARKS}])+")
-"""Pattern of a word: a run of letters with their marks, or one Chinese character or kana."""
+"""Pattern of a word: a run of letters with their accents and vowel signs, or one Chinese character or kana."""
 UNSPACED = re.compile(rf"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff{SIGNS}]")
 """Pattern of a character of a script without blanks between words: Thai, Lao, Tibetan, Burmese, Khmer, Chinese,
 Japanese."""
 FIGURES = ("words", "unknown_words", "spaced_words", "spaced_pieces", "pieces", "bytes")
 COUNT = "sample_"
-"""Prefix of the keys of FIGURES in a chunk's `Counter`. It distinguishes them from the other keys of the counter."""
+"""Prefix of the names in FIGURES when they are keys of a chunk's `Counter`. The prefix distinguishes these keys from
+the other keys of the counter."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +189,7 @@ class Legibility:
 
     words: int
     unknown_words: int
-    """Number of words with a part that the tokenizer does not know."""
+    """Number of words in the sample with a part that the tokenizer does not know."""
     spaced_words: int
     """Number of words in scripts with blanks between words."""
     spaced_pieces: int

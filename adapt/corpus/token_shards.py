@@ -94,7 +94,7 @@ class TokenStream:
     def open(cls, folder: Path, pattern: str) -> "TokenStream":
         """Opens the shards of a prepared corpus and checks their number of tokens.
 
-        The check detects a missing shard, which would shift all rows after it.
+        The check detects missing shards, because a missing shard would shift all later rows.
 
         Args:
             folder: folder of the stage.
@@ -134,7 +134,7 @@ class TokenStream:
         return sum(len(shard.offsets) - 1 for shard in self._shards)
 
     def slice(self, start: int, stop: int, column: str = TOKENS) -> np.ndarray:
-        """Reads positions [start, stop) of a column: tokens, starts of documents, or marks."""
+        """Reads positions [start, stop) of the stream from a column: tokens, starts of documents, or marks."""
         return np.concatenate([shard.slice(begin, end, column) for shard, begin, end in self._pieces(start, stop)])
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple["_Shard", int, int]]:
@@ -221,7 +221,8 @@ class _Shard:
     def open(cls, path: Path) -> "_Shard":
         try:
             with pa.memory_map(str(path)) as source:
-                batch = pa.ipc.open_file(source).get_batch(0)  # a shard has a single batch, which is not copied
+                # a shard has a single record batch, which is mapped and not copied
+                batch = pa.ipc.open_file(source).get_batch(0)
         except (OSError, pa.ArrowException) as error:
             raise DataError(
                 f"{path} cannot be read: {error}", f"delete {path.parent} to prepare the corpus again"
@@ -242,8 +243,8 @@ class _Shard:
 
 
 WINDOW_TOKENS = 2**22
-"""Size of a window [tokens], which is about 16 MB of English text. A window is held in memory, and a resumed run reads
-its first window again."""
+"""Size of a window of the stream [tokens], which is about 16 MB of English text. A window is held in memory, and a
+resumed run reads its first window again."""
 
 Columns = dict[str, np.ndarray]
 """Arrays of equal length, keyed by the name of the column."""
@@ -251,7 +252,7 @@ Columns = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Cut:
-    """Settings by which a stream is cut into batches."""
+    """Settings by which a stream of tokens is cut into batches."""
 
     sequence_length: int
     global_batch_size: int
@@ -341,7 +342,7 @@ def regroup(pieces: Iterable[Columns], wanted: int) -> Iterator[Columns]:
 
 
 def dropped(pieces: Iterable[Columns], count: int) -> Iterator[Columns]:
-    """Yields the stream without its first `count` entries."""
+    """Yields the stream of columns without its first `count` entries."""
     for piece in pieces:
         yield _slice(piece, count, None)
         count = max(0, count - columns_length(piece))
@@ -353,7 +354,7 @@ def columns_length(columns: Columns) -> int:
 
 
 def take_places(columns: Columns, places: np.ndarray | slice) -> Columns:
-    """Returns the entries of each column at some positions."""
+    """Returns the entries of each column at the given positions."""
     return {name: values[places] for name, values in columns.items()}
 
 

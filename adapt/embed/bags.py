@@ -1,4 +1,4 @@
-"""Embedders that count the words of a text: `tfidf` and `vampire`. Class `Bags` counts the words of a vocabulary.
+"""Defines `tfidf` and `vampire`, the embedders that count the words of a text. Class `Bags` counts the words.
 
 `tfidf` weights word counts by rarity, and reduces them to fewer dimensions (latent semantic analysis). `vampire`
 computes topic vectors, with which kNN-TAPT compares documents (Don't Stop Pretraining, section 5.1).
@@ -35,7 +35,7 @@ class TfidfOptions:
     least_documents: PositiveInt = 2
     """Smallest number of texts in which a word must occur to be in the vocabulary."""
     sample_documents: PositiveInt = 100_000
-    """Number of texts per source from which words and dimensions are learned."""
+    """Number of texts per source from which the vocabulary and the singular vectors are learned."""
 
 
 class Tfidf(Embedder):
@@ -117,7 +117,7 @@ class Bags:
         counter = _counter(stop_words="english", max_features=most, min_df=least_documents)
         try:
             counts = counter.fit_transform(texts)
-        except ValueError:  # raised if no word remains
+        except ValueError:  # scikit-learn raises this error if no word remains
             counts = None
         if counts is None or counts.shape[1] < LEAST_WORDS:
             raise DataError(
@@ -151,7 +151,10 @@ def _counter(**settings: Any) -> Any:
 
 @dataclass(frozen=True)
 class VampireOptions:
-    """Options of the topic model and its training. The defaults are the values in the published code."""
+    """Options of the embedder `vampire`: its topic model and how that is trained.
+
+    Defaults are as in the published code.
+    """
 
     topics: PositiveInt = 81
     """Number of topics, which is also the length of each vector."""
@@ -204,13 +207,16 @@ class Vampire(Embedder):
         self._bags, self._vectors = Bags.load(folder), topic_model().TopicVectors(folder, self.options)
 
     def embed(self, texts: Sequence[str]) -> EmbeddedTexts:
-        """Returns the vectors of the texts. They are computed without noise, so they do not vary between calls."""
+        """Returns the vectors of the texts.
+
+        The vectors are computed without noise, so they do not vary between calls.
+        """
         counts, unknown = self._bags.counts(texts)
         return EmbeddedTexts(self._vectors(counts), len(texts), unknown)
 
 
 def topic_model() -> ModuleType:
-    """Returns the module of the topic model, which loads torch."""
+    """Returns the module of the topic model, which is only imported here because it loads torch."""
     from adapt.embed import vae
 
     return vae

@@ -54,7 +54,7 @@ class EmbedChunks:
         learnt: folder that `Embedder.learn` wrote; None if the embedder does not learn.
         folder: folder for the vectors.
         stored: number type of the stored vectors.
-        threads: number of CPU threads.
+        threads: number of CPU threads that the embedder uses.
         stall_s: time after which the actor is ended if it makes no progress [s]; see `adapt.support.heartbeat`.
     """
 
@@ -68,7 +68,7 @@ class EmbedChunks:
         stall_s: float | None = None,
     ) -> None:
         hide_unreserved_gpus()
-        os.environ["OMP_NUM_THREADS"] = str(threads)  # read by libraries that `embedder.load` imports
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # libraries that `embedder.load` imports read this variable
         self._embedder, self._learnt = embedder, learnt
         self._folder, self._stored = folder, stored
         self._stall_s, self._is_loaded = stall_s, False
@@ -85,7 +85,7 @@ class EmbedChunks:
     def _embed(self, row: dict[str, Any], file: Path) -> dict[str, int]:
         if not row["texts"]:
             return {"documents": 0, "dimension": 0, "seen": 0, "unknown": 0}
-        if not self._is_loaded:  # loaded only when needed: all chunks may already be written
+        if not self._is_loaded:  # the embedder is loaded only when needed, because all chunks may already be written
             self._embedder.load(self._learnt)
             self._is_loaded = True
         embedded = self._embedder.embed(row["texts"])
@@ -214,7 +214,7 @@ def look_first(
 
 
 def some_of(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns at most PLACES items, evenly spread over the given list."""
+    """Returns at most PLACES items from a list, evenly spread over the list."""
     places = min(PLACES, len(items))
     return [items[place * len(items) // places] for place in range(places)]
 
@@ -259,13 +259,15 @@ class TakeSome:
     share: float
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Returns the kept texts as a table with a single row, because Ray makes a block of each row.
+        """Returns the kept texts as a table with a single row, because Ray makes a separate block of each row.
 
         The row has the keys, ids and texts of the kept texts, the number of the item (the part of the source that one
         task reads), and the item's `Tally` of records if the chunk is the item's last one.
         """
         (row,) = table.to_pylist()
-        keys = mix(keys_of(row["texts"]))  # another hash than that which decides what is held out
+        # hashes the keys once more, because the keys themselves decide which documents are held out, and the sample
+        # must not depend on that
+        keys = mix(keys_of(row["texts"]))
         taken = in_share(keys, self.share)
         texts = list(compress(row["texts"], taken))
         return pa.table(
@@ -336,6 +338,6 @@ def learn_in_task(embedder: Embedder, texts: list[str], folder: Path) -> dict[st
     """Trains the embedder, with all CPU cores of the machine. This function runs in a task of the cluster."""
     hide_unreserved_gpus()
     os.environ["OMP_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))  # overrides Ray's limit of one thread
-    if "torch" in sys.modules:  # loaded by an earlier task of this process
+    if "torch" in sys.modules:  # an earlier task of this process may have loaded torch
         use_threads()
     return embedder.learn(texts, folder)

@@ -1,4 +1,4 @@
-"""Embedders compute a vector per text, so that texts can be compared by the cosine of their vectors.
+"""Defines embedders, which compute a vector per text, so that texts can be compared by the cosine of their vectors.
 
 `Embedder` is the base class. EMBEDDERS maps the name of each embedder to its class.
 """
@@ -20,7 +20,7 @@ class EmbeddedTexts(NamedTuple):
     """Vectors of texts, and counts that show how much of the texts the embedder knows."""
 
     vectors: "np.ndarray"
-    """Vectors, float32 [n, d]."""
+    """Vectors of the n texts, float32 [n, d]."""
     seen: int
     """Number of tokens of the texts; for embedders that count words, the number of texts."""
     unknown: int
@@ -29,7 +29,9 @@ class EmbeddedTexts(NamedTuple):
 
 
 class Embedder(ABC):
-    """Base class of embedders. The constructor loads no model or files; `load` does, in the process that embeds.
+    """Base class of embedders.
+
+    The constructor loads nothing. The process that embeds calls `load`, which loads models and files.
 
     Args:
         options: an instance of the class's `Options`.
@@ -38,7 +40,8 @@ class Embedder(ABC):
     """
 
     Options: ClassVar[type[Any]]
-    """Frozen dataclass of the embedder's options. Fields declared by the function `how` do not change the vectors."""
+    """Frozen dataclass of the embedder's options. Fields that are declared with `adapt.config.fields.how`, such as
+    batch sizes, do not change the vectors."""
     reads_model: ClassVar[bool] = False
     """Whether the embedder needs a model. Its options then have a field `path` (null: the job's model)."""
     learns: ClassVar[bool] = False
@@ -80,7 +83,7 @@ class Embedder(ABC):
 
     @abstractmethod
     def load(self, folder: Path | None) -> None:
-        """Prepares for embedding, on the GPU that this process may use, or else on the CPU.
+        """Loads what embedding needs, on the GPU that this process may use, or else on the CPU.
 
         Args:
             folder: folder that `learn` wrote; None for embedders that do not learn.

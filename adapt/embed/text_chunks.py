@@ -31,10 +31,10 @@ class ReadChunks(Protocol):
 
 
 class TextSource(Protocol):
-    """A source of texts with ids."""
+    """Interface of sources from which texts with ids can be read."""
 
     def items(self) -> list[dict[str, Any]]:
-        """Returns the items, in order. An item is a part that one task reads. Its entry `item` is its number."""
+        """Returns the items (parts that one task reads) in order. The entry `item` of an item is its number."""
 
     def reader(self, folder: Path) -> ReadChunks:
         """Returns the function that reads an item. `folder` is the folder of the stage."""
@@ -57,7 +57,7 @@ class PoolSource:
     manifest: Manifest
     corpus: CorpusConfig
     measured: tuple[Path, ...] = ()
-    """Folders of prepared corpora whose held-out documents are excluded, because losses are measured on them."""
+    """Folders of prepared corpora. Their held-out documents are excluded, because losses are measured on them."""
 
     def items(self) -> list[dict[str, Any]]:
         """Returns the items of the pool. An item is a file range of limited size that one task reads."""
@@ -65,13 +65,16 @@ class PoolSource:
 
     def reader(self, folder: Path) -> ReadChunks:
         """Returns the function that reads an item (a file range) and cleans its texts as stage `prepare` does."""
-        from adapt.corpus.prepare_corpus import screen_of  # imported here, because it loads Ray
+        from adapt.corpus.prepare_corpus import screen_of  # imported only here, because this module loads Ray
 
         screen = screen_of(self.corpus, folder, measured=self.measured)
         return ReadPool(self.corpus, screen)
 
     def pace(self) -> Pace:
-        """Returns the sizes of the items, to show reading progress. They are computed from the sizes of the files."""
+        """Returns the sizes of the items, to show reading progress.
+
+        The sizes are computed from the sizes of the files.
+        """
         return Pace.of(self.items(), self.manifest, self.corpus)
 
     def check(self, tally: Tally) -> None:

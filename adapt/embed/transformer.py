@@ -1,4 +1,4 @@
-"""Embedders that average vectors of tokens: `transformer` and `static`. Class `TextTokens` tokenizes texts for both.
+"""Defines `transformer` and `static`, the embedders that average token vectors. `TextTokens` tokenizes for both.
 
 `transformer` averages a model's hidden states over the tokens of a text.
 
@@ -54,8 +54,8 @@ class TransformerOptions:
     long document similar to a sentence on the same subject. null means 512 for `first`, which uses only the first
     piece."""
     texts_at_once: PositiveInt = how(32)
-    """Number of texts or pieces per forward pass. They are sorted by length and packed without padding. Lower this
-    number if memory is short."""
+    """Number of texts or pieces of texts per forward pass, which are sorted by length and packed without padding. Lower
+    this number if memory is short."""
 
 
 class TransformerMean(Embedder):
@@ -113,7 +113,7 @@ class TextTokens:
     """
 
     def __init__(self, pretrained: Pretrained) -> None:
-        os.environ["RAYON_NUM_THREADS"] = "1"  # one thread, because tasks already run in parallel
+        os.environ["RAYON_NUM_THREADS"] = "1"  # the tokenizer uses one thread, because tasks already run in parallel
 
         tokenizer = text_tokenizer(pretrained)
         self._quick = QuickTokenizer(tokenizer.backend)
@@ -126,7 +126,7 @@ class TextTokens:
         return found.lists(IDS), *self._counted(found.columns[IDS])
 
     def without_special(self, texts: Sequence[str]) -> tuple[list[np.ndarray], int, int]:
-        """Returns each text's ids without special tokens, the number of these ids, and the number of unknown tokens."""
+        """Returns each text's token ids without special tokens, and the numbers of all and of unknown tokens."""
         found = self._quick(texts)
         ids = found.columns[IDS]
         kept = ~np.isin(ids, self._special)
@@ -156,10 +156,11 @@ class StaticOptions:
     Embeddings of model2vec keep their own weights."""
     sample_documents: PositiveInt = 2000
     """Number of texts per source from which token shares and the removed component are learned. A small number is
-    enough, because only the shares of frequent tokens matter. It also makes the samples of a small target and of a
-    large pool equally large."""
+    enough, because only the shares of frequent tokens matter. With a small number, the samples of a small target and of
+    a large pool are also equally large."""
     texts_at_once: PositiveInt = how(1000)
-    """Number of 32-token windows per batch; with model2vec, number of texts per batch. Lower it if memory is short."""
+    """Number of 32-token windows per batch; with model2vec, number of texts per batch. Lower this number if memory is
+    short."""
 
 
 class StaticMean(Embedder):
@@ -213,7 +214,7 @@ class Common(NamedTuple):
     """Values learned from all texts: the token weights, and the direction that is removed from vectors."""
 
     weights: np.ndarray
-    """Weight of each token, float32 [tokens]."""
+    """Weight of each token of the vocabulary, float32 [tokens]."""
     component: np.ndarray
     """Direction that is removed from the vector of each window, float32 [d]. Its length is 1, or 0 if nothing is
     removed."""
@@ -241,7 +242,7 @@ class TokenMeans:
     def common(self, texts: Sequence[str], smoothing: float, at_once: int) -> tuple[Common, dict[str, float]]:
         """Learns token weights and the first component from texts. Returns them with metrics.
 
-        The metrics are the number of tokens and the share of the variance that the first component has.
+        The metrics are the number of tokens and the share of the vectors' variance that the first component explains.
 
         Raises:
           DataError: the texts have no token.
@@ -290,7 +291,8 @@ class TokenMeans:
         lengths, counts = np.array([len(ids) for ids in tokens]), _windows_of(tokens)
         owners = np.repeat(np.arange(len(tokens)), counts)
         positions = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-        within = positions * lengths[owners] // counts[owners]  # lengths of a text's windows differ by 0 or 1
+        # start of each window in its text; the lengths of a text's windows differ by at most 1
+        within = positions * lengths[owners] // counts[owners]
         bounds = np.append(np.repeat(np.cumsum(lengths) - lengths, counts) + within, lengths.sum())
         ids = np.concatenate(tokens).astype(np.int64)
         for start in range(0, len(owners), at_once):
@@ -320,7 +322,7 @@ def is_distilled(folder: Path) -> bool:
     try:
         with safe_open(folder / WEIGHTS, "np") as tensors:
             return EMBEDDINGS in set(tensors.keys())
-    except SafetensorError:  # the file is damaged, which is reported when the model is loaded
+    except SafetensorError:  # the file is damaged; the error is reported when the model is loaded
         return False
 
 
@@ -354,7 +356,7 @@ class DistilledMeans:
 
         try:
             self._model = StaticModel.from_pretrained(folder, normalize=False, max_length=None)
-        except Exception as error:  # many types of errors, because model2vec uses several libraries
+        except Exception as error:  # catches every type of error, because model2vec uses several libraries
             raise ModelError(f"{folder} cannot be read by model2vec: {error}", "copy or distil it again") from error
 
     def __call__(self, texts: Sequence[str], at_once: int) -> EmbeddedTexts:

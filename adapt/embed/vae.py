@@ -47,7 +47,7 @@ NOISE = 1e-3
 """Number that is added to variances when logits are normalized, as in the published code."""
 MOST_LOG_VARIANCE = 10.0
 """Largest log variance of the encoder's output. Without this limit, the divergence of a document with thousands of
-unusual words would overflow, or would spoil Adam's moments for the rest of the training."""
+unusual words would overflow, or would spoil Adam's moments for the rest of the training run."""
 
 
 class SparseBags(NamedTuple):
@@ -77,7 +77,7 @@ class Draw(NamedTuple):
     """Random numbers for one training step on a batch of n documents."""
 
     noise: Tensor
-    """Draws from a standard normal distribution [n, topics]."""
+    """Random numbers from a standard normal distribution [n, topics]."""
     kept: Tensor
     """Dropout factors of z [n, topics]: 0, or 1 / (1 - dropout)."""
 
@@ -94,7 +94,7 @@ class Posterior(NamedTuple):
     """Output of the encoder: its hidden layers, and the mean and log variance of z."""
 
     layers: tuple[Tensor, Tensor]
-    """h0 and h1 [n, topics]."""
+    """Hidden layers h0 and h1 of the n documents [n, topics]."""
     mean: Tensor
     log_variance: Tensor
 
@@ -112,7 +112,8 @@ class TopicVae(nn.Module):
     def __init__(self, background: Tensor, topics: int) -> None:
         super().__init__()
         words = len(background)
-        self.first = nn.EmbeddingBag(words, topics, mode="sum")  # equals a linear layer, for sparse word counts
+        # computes the same as a linear layer, from sparse word counts
+        self.first = nn.EmbeddingBag(words, topics, mode="sum")
         self.first_bias = nn.Parameter(torch.empty(topics))
         for parameter in self.first.weight, self.first_bias:
             nn.init.uniform_(parameter, -(words**-0.5), words**-0.5)  # as in nn.Linear
@@ -122,7 +123,7 @@ class TopicVae(nn.Module):
         self.register_buffer("background", background)
 
     def posterior(self, bags: SparseBags) -> Posterior:
-        """Returns the distribution of each document's z."""
+        """Returns the distribution of z for each document, computed by the encoder."""
         one = relu(self.first(bags.words, bags.starts, bags.counts) + self.first_bias)
         two = relu(self.second(one))
         return Posterior((one, two), self.mean(two), self.log_variance(two).clamp(max=MOST_LOG_VARIANCE))
@@ -189,7 +190,7 @@ class BestEpoch:
 
 
 class TopicTraining:
-    """Trains a topic model, and can save and restore the state of the training.
+    """Trains a topic model. Can save the state of an unfinished training run, and restore it.
 
     Args:
         counts: word counts, sparse float32 [documents, words]; no document is empty.
@@ -211,7 +212,10 @@ class TopicTraining:
 
     @property
     def steps_an_epoch(self) -> int:
-        """Number of batches per epoch. Each batch has at least two documents, because N needs a variance."""
+        """Number of batches per epoch.
+
+        Each batch has at least two documents, because the normalization N computes a variance over the batch.
+        """
         texts = int(self.counts.shape[0])
         return max(1, min(-(-texts // self.options.batch_size), texts // 2))
 
@@ -237,7 +241,10 @@ class TopicTraining:
             self.save(file)
 
     def _train(self, epoch: int, report: Callable[[dict[str, Any]], None]) -> float:
-        """Trains on all documents, in an order that depends on the epoch. Returns the mean loss of the documents."""
+        """Trains one epoch, with the documents in an order that depends on the epoch's number.
+
+        Returns the mean loss of the documents.
+        """
         total, documents, began, before = 0.0, 0, time.monotonic(), self.seconds
         reported = began
         for number, chosen in enumerate(self._batches(epoch)):
@@ -251,7 +258,7 @@ class TopicTraining:
         return total / documents
 
     def _step(self, chosen: np.ndarray, seed: int) -> float:
-        """Makes an optimizer step on a batch. Returns the mean loss of the batch's documents."""
+        """Takes an optimizer step on a batch. Returns the mean loss of the batch's documents."""
         options = self.options
         drawn = Draw.by_seed(seed, len(chosen), options.topics, options.dropout)
         bags = SparseBags.of(self.counts[chosen], self.device)
@@ -271,7 +278,7 @@ class TopicTraining:
         yield from np.array_split(order, self.steps_an_epoch)
 
     def _look(self) -> float:
-        """Measures the topics' coherence after an epoch. Stores the weights if the epoch is the best so far."""
+        """Measures the topics' coherence after an epoch. Stores the weights if the coherence is the highest so far."""
         npmi = mean_npmi(self.model.topics.cpu().numpy(), self._by_word)
         if npmi > self.best.npmi:
             weights = {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
@@ -279,7 +286,7 @@ class TopicTraining:
         return npmi
 
     def _known(self) -> dict[str, Any]:
-        """Returns the number of steps done and planned, and the remaining time if training runs to the last epoch."""
+        """Returns the numbers of finished and planned steps, and the remaining time, assuming all epochs run."""
         steps = self.options.epochs * self.steps_an_epoch
         return {"step": self.step, "steps": steps, "eta_s": (steps - self.step) * self.seconds / max(self.step, 1)}
 
@@ -290,7 +297,7 @@ class TopicTraining:
             torch.save({**state, "step": self.step, "seconds": self.seconds}, aside)
 
     def load(self, file: Path) -> None:
-        """Restores the training state that `save` wrote."""
+        """Restores the training state from a file that `save` wrote."""
         state = torch.load(file, map_location="cpu", weights_only=True)
         self.model.load_state_dict(state["model"])
         self._adam.load_state_dict(state["adam"])
@@ -334,7 +341,8 @@ def mean_npmi(topics: np.ndarray, counts: Any, most: int = TOP_WORDS_OF_TOPIC) -
 
 WEIGHTS_FILE = "vampire.safetensors"
 STATE_FILE = "training.pt"
-"""Name of the file with the training state. It is written after each epoch and removed when the training has ended."""
+"""Name of the file with the training state. The file is written after each epoch and removed when training has
+ended."""
 EMBEDDED_AT_ONCE = 512
 
 

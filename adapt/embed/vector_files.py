@@ -24,7 +24,7 @@ from adapt.support.errors import StorageError
 
 ID, VECTOR = "id", "vector"
 _CHECKSUM = "crc32"
-"""Key, in a file's metadata, of the checksum of its ids and vectors. A resumed run checks finished files with it."""
+"""Metadata key of the checksum of a file's ids and vectors. A resumed run checks finished files with this checksum."""
 
 
 def chunk_file(item: int, chunk: int) -> str:
@@ -106,10 +106,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class WritePart:
-    """A function that writes one part of an index: a range of all vectors, minus their mean."""
+    """A function that writes one part of an index: a range of the vectors, minus the mean of all vectors."""
 
     files: Sequence[Path]
-    """All files of vectors, in order."""
+    """All files that contain vectors, in the order of the texts."""
     begins: Sequence[int]
     """Number of vectors before each file, followed by the total number of vectors."""
     folder: Path
@@ -175,10 +175,10 @@ def build_on_cluster(
     Args:
         embedded: folder with the files that `write_vectors` wrote.
         folder: folder for the index, in the folder of the running stage.
-        embedder: identity of the embedder that computed the vectors.
+        embedder: text that identifies the embedder that computed the vectors.
         dimension: length of the vectors.
         memory_bytes: memory that a machine may use for the index.
-        queries: expected number of queries.
+        queries: expected number of queries, which influences the kind if `kind` is `auto`.
         kind: kind of index, or `auto`.
         part_vectors: largest number of vectors of a part.
 

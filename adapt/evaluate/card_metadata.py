@@ -1,4 +1,4 @@
-"""Writes the head of a model card: metadata that the Hugging Face Hub checks and uses to find models."""
+"""Writes the metadata header of a model card, which the Hugging Face Hub checks and uses to find models."""
 
 import math
 import re
@@ -31,7 +31,7 @@ LICENSES = frozenset(
 )
 """Identifiers of licences that the Hub accepts (https://huggingface.co/docs/hub/repositories-licenses)."""
 LARGEST_LOSS = 100.0
-"""Smallest loss for which the metadata contain no perplexity [nats per token], because perplexities must be finite."""
+"""Metadata contain a perplexity only for losses below this limit [nats per token], so that it is a finite number."""
 LANGUAGE = re.compile(r"[a-z]{2,3}|multilingual|code")
 """Pattern of the codes of languages that the Hub accepts."""
 
@@ -71,7 +71,7 @@ def card_head(
     further: Mapping[str, Any],
     benchmarks: BenchmarksCompared | None = None,
 ) -> str:
-    """Returns the lines between the dashes of a card, in YAML.
+    """Returns the YAML metadata that a model card has between two `---` lines at its top.
 
     Args:
         name: name of the model.
@@ -80,7 +80,7 @@ def card_head(
         library: name of the library that loads the model.
         losses: held-out losses, which become the Hub's `model-index`.
         retrieval: retrieval with the model's vectors, which is added to `model-index`.
-        further: licence, language and datasets.
+        further: licence, language and datasets, keyed by their field names in the metadata.
         benchmarks: scores on standard tasks, which are added to `model-index`.
     """
     datasets = [dataset for dataset in further.get("datasets", []) if is_hub_id(dataset)]

@@ -1,4 +1,4 @@
-"""The results of comparing models on texts (job evaluate) and on standard tasks, as stored in records and shown.
+"""Defines the results of comparing models on texts (job evaluate) and on standard tasks, as stored and shown.
 
 This module imports no large libraries.
 """
@@ -37,7 +37,7 @@ class Benchmarked:
     items: dict[str, int]
     """Number of items of each task."""
     tokens: Less[int]
-    """Number of tokens that the model has computed, padding included."""
+    """Number of tokens that the model has processed, padding included."""
     seconds: Less[float]
     """Time of the evaluation without loading the model [s]."""
 
@@ -81,13 +81,13 @@ class BenchmarksCompared:
     """Number of seeds of each model."""
     rows: list[TaskChange]
     ngram: int
-    """Length of the runs of words that are compared to find items in training text [words]."""
+    """Length of the word n-grams that are compared to find items in training text [words]."""
     overlap: float
-    """An item counts as leaked if one training document contains at least this share of the item's runs."""
+    """An item counts as leaked if one training document contains at least this share of the item's n-grams."""
     unknown: list[str] = field(default_factory=list)
-    """Models whose training text is not known, so that leaked items were not searched."""
+    """Models whose training text is not known, so that it could not be searched for leaked items."""
     tokens: Less[int] = 0
-    """Number of tokens that all models together have computed."""
+    """Number of tokens that all models together have processed."""
     device_seconds: Less[float] = 0.0
     """Device time of all evaluations together [s]."""
 
@@ -143,7 +143,7 @@ class BenchmarksCompared:
         return [first, after, "change"]
 
     def note(self) -> str:
-        """Returns the note of the table: intervals, what counts as leaked, and the cost."""
+        """Returns the note below the table: what the intervals are, when an item counts as leaked, and the cost."""
         several = [f"{model}: {count} seeds" for model, count in self.seeds.items() if count > 1]
         unknown = f" Not known for {', '.join(self.unknown)}." if self.unknown else ""
         seeds = f" Means over seeds, with intervals over items and seeds ({'; '.join(several)})." if several else ""
@@ -243,7 +243,10 @@ class ModelsCompared:
         return {**metrics, **grids, "unit": "bits per byte" if unit == "byte" else "nats per token"}
 
     def blocks(self, record: Record) -> list[Block]:
-        """Returns a sentence on the best model for each text, and tables of losses (DSP, table 12) and changes."""
+        """Returns a sentence on the best model for each text, and tables of losses and of their changes.
+
+        The tables have the form of table 12 of Don't Stop Pretraining.
+        """
         said = [self._sentence(column) for column in range(len(self.domains))]
         more = len(said) - MOST_SENTENCES
         said = [*said[:MOST_SENTENCES], f"The tables show {more} more texts." if more > 0 else ""]

@@ -90,7 +90,7 @@ def device_of_task(shared_by: int) -> torch.device:
 
 @contextmanager
 def token_counter(model: torch.nn.Module) -> Iterator[list[int]]:
-    """Counts the tokens that a model computes inside the block, padding included. The list holds the count."""
+    """Counts the tokens that a model processes inside the block, padding included. Yields a list with the count."""
     count = [0]
 
     def add(_: torch.nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -196,7 +196,7 @@ def filled_masks(
         One dict per example: the text with the mask, the masked word, and predictions as [word, probability].
     """
     examples = []
-    shift = int(sees_both_sides(model.config))  # 1 if a token is predicted at the position before it
+    shift = int(sees_both_sides(model.config))  # 1 for mntp: a token is predicted at the position before it
     for ids, position in _chosen(tokenizer, sample, count, first=1):
         masked = ids.clone()
         masked[position] = tokenizer.mask_token_id
@@ -221,7 +221,7 @@ def next_words(
 def _chosen(
     tokenizer: PreTrainedTokenizerBase, sample: Heldout, count: int, first: int
 ) -> Iterator[tuple[Tensor, int]]:
-    """Yields documents, int64 [tokens], and the position of a word in each. No position is below `first`."""
+    """Yields at most `count` short documents, int64 [tokens], each with a word's position of at least `first`."""
     for number, tokens in zip(sample.documents, sample.tokens, strict=True):
         ids = torch.tensor(tokens.astype("int64"))
         if not SHORTEST <= len(ids) <= LONGEST:
@@ -320,7 +320,7 @@ def pseudo_losses(
     losses, counts = np.zeros(len(sample.tokens)), np.zeros(len(sample.tokens), np.int64)
     special = torch.tensor(tokenizer.all_special_ids)
     most = evaluation.sequence_length * evaluation.micro_batch
-    shift = int(sees_both_sides(model.config))  # 1 if a token is predicted at the position before it
+    shift = int(sees_both_sides(model.config))  # 1 for mntp: a token is predicted at the position before it
     model.to(device).eval()
     for index, tokens in enumerate(sample.tokens):
         for piece in torch.from_numpy(tokens.astype(np.int64)).split(evaluation.sequence_length):

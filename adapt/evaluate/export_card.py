@@ -99,8 +99,8 @@ def loss_changes(
         samples: number of bootstrap resamples.
         of: what the model does instead of predicting tokens, such as replaced-token detection; empty if it predicts
             tokens.
-        chose: number of documents that were used to choose the model, and its loss on them, keyed by text. These are
-            the first documents of the sample. They are left out.
+        chose: number of documents that were used to choose the model, and its loss on these documents, keyed by text.
+            They are the first documents of the sample, and are left out of the result.
     """
     changes = []
     for text in get_args(Text):
@@ -211,7 +211,7 @@ def _facts(handover: Handover) -> CardFacts:
 
 
 def _metadata(config: Config) -> dict[str, Any]:
-    """Returns licence, language and datasets for the head of the card."""
+    """Returns licence, language and datasets, keyed by their field names in the card's metadata header."""
     export, corpus = config.export, config.corpus
     datasets = [source.dataset for _, source in sources_of(corpus) if source.dataset]
     return {"license": export.license, "language": languages(export), "datasets": [*dict.fromkeys(datasets)]}
@@ -388,8 +388,8 @@ def model_card(facts: CardFacts) -> str:
     """Writes the text of the model card.
 
     Returns:
-        Markdown with the YAML head of the Hugging Face Hub. It names a licence only if the owner has chosen one
-        (export.license), because the licence depends on the base model and on the text.
+        Markdown that begins with YAML metadata for the Hugging Face Hub. The metadata name a licence only if the owner
+        has chosen one (export.license), because the licence depends on the base model and on the text.
     """
     causal, detects, vectors = facts.objective == "causal", facts.objective == RTD, facts.vectors
     is_turned = facts.objective == "mntp"
@@ -467,7 +467,7 @@ def results_table(results: Sequence[LossChange]) -> str:
 
 
 def _detected(row: LossChange) -> list[str]:
-    """Formats the figures of replaced-token detection before and after the training as table cells."""
+    """Formats the metrics of replaced-token detection before and after the training as table cells."""
     return [cell for name in ("recall", "precision", "auc") for cell in row.detected(name)]
 
 

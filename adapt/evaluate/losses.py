@@ -42,7 +42,7 @@ from adapt.train.points import Place
 from adapt.train.stopping import PAST
 
 SAMPLE_SEED = 0
-"""Fixed seed of samples and masks, so that figures of different runs can be compared."""
+"""Fixed seed of samples and masks, so that the losses of different runs can be compared."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def document_losses_of(
 def corrupted_batches(
     objective: Objective, sample: Heldout, evaluation: EvaluationConfig
 ) -> Iterator[tuple[np.ndarray, Corrupted]]:
-    """Yields the batches of a sample as the model sees them, with masks. Rows are described at `Heldout.batches`."""
+    """Yields the masked batches of a sample, each with the document index of every row (see `Heldout.batches`)."""
     for index, batch in sample.batches(evaluation.sequence_length, evaluation.micro_batch):
         yield index, objective.corrupt(batch)
 
@@ -214,14 +214,15 @@ def _losses_of_batches(
 
 @dataclass(frozen=True)
 class DomainLosses:
-    """Losses on held-out documents of one domain, with the model's parts for this domain and for other domains."""
+    """Losses on held-out documents of one domain, with the model's parameters for this domain and for other domains."""
 
     losses: np.ndarray
     """Loss of each document, summed over its predictions [nats]."""
     counts: np.ndarray
     """Number of predictions of each document."""
     routed: float | None = None
-    """Loss with the parts of each document's nearest domain [nats per predicted token]; None without domain parts."""
+    """Loss with the model's parameters for the domain nearest to each document [nats per predicted token]; None if the
+    model has no separate parameters per domain."""
     routed_right: float | None = None
     """Share of documents whose nearest domain is their own; None if the model has no parts for their domain."""
     mixed: float | None = None
@@ -236,10 +237,10 @@ def losses_by_domain(
     device: torch.device,
     domain: str | None = None,
 ) -> DomainLosses:
-    """Measures the losses of documents with the model's parts for their own domain and for the nearest domain.
+    """Measures the losses of documents with the model's parameters for their own and for the nearest domain.
 
     Args:
-        model: the model. If it has parts for `domain`, these are active afterwards.
+        model: the model. If it has parameters for `domain`, such as adapters, these are active afterwards.
         objective: the objective whose loss is measured.
         sample: the documents.
         evaluation: sequence length and batch size.
@@ -330,15 +331,15 @@ class TrainingLosses:
     sample, each cut to `evaluation.sequence_length` tokens.
 
     Args:
-        place: the rank.
+        place: the rank with its device, tokenizer and configuration.
         folders: folders of the prepared texts, keyed by text as in `adapt.evaluate.while_training.Sampling`.
-        documents: number of documents that are measured of each text.
+        documents: number of documents to measure, keyed by text.
     """
 
     def __init__(self, place: Place, folders: Mapping[str, str], documents: Mapping[str, int]) -> None:
         config, evaluation = place.config, place.config.evaluation
         length = evaluation.sequence_length
-        fitting = place.micro_batch * config.training.sequence_length  # tokens that certainly fit into a forward pass
+        fitting = place.micro_batch * config.training.sequence_length  # this many tokens fit into a forward pass
         self._objective = make(measured_objective(config), place.tokenizer, SAMPLE_SEED)
         self._device, self._add_up = place.device, place.add_up
         self._parts: dict[str, list[tuple[np.ndarray, Corrupted]]] = {}
@@ -364,7 +365,7 @@ class TrainingLosses:
                 self._per_byte[text] = BITS_PER_NAT * float(predictable) / max(sum(sample.sizes), 1)
 
     def __call__(self, engine: Any) -> dict[str, float]:
-        """Returns the losses [nats per predicted token] and the bits per byte. All ranks call it together."""
+        """Returns the losses [nats per predicted token] and the bits per byte. All ranks must call it together."""
         sums = torch.zeros(len(self._parts), 2, dtype=torch.float64)
         for number, (text, batches) in enumerate(self._parts.items()):
             passed, own = self._counted[text]
@@ -383,7 +384,7 @@ class TrainingLosses:
 
 @contextmanager
 def _parts_of_domain(model: Any, domain: str) -> Iterator[None]:
-    """Switches a model to its parts for a domain, if it has such parts. Otherwise, the trained parts stay active."""
+    """Activates a model's parts for a domain, such as adapters, inside the block, if the model has such parts."""
     known = domains_of(model)
     if known is None or domain not in known.names:
         yield

@@ -47,7 +47,7 @@ def call_on_device(function: Callable[..., T], resources: ResourcesConfig, folde
     """Calls a function in a Ray task that reserves one device of the cluster, and returns its result.
 
     Args:
-        function: function of a module.
+        function: function that is defined at the top level of a module.
         resources: determines the share of a GPU.
         folder: folder of the stage. If a signal stops the task's process, that is recorded here, and Ray calls the
             function again.
@@ -63,7 +63,8 @@ def call_on_device(function: Callable[..., T], resources: ResourcesConfig, folde
 
 
 MADE_BY = {"export": "training", **dict.fromkeys(("train", "finetune", "merge", "top"), "start.training")}
-"""Name of the input of a stage that leads to its initial model, keyed by the kind of the stage.
+"""Name of the input that leads to earlier training runs, keyed by kind of stage: for an export, its training stage; for
+other stages, the stage that produced the start model.
 
 Merges also have the inputs `models.*`, one per merged model."""
 
@@ -142,8 +143,8 @@ def _texts_of(maker: Record) -> list[Path]:
 
 
 LOSSES_FILE = "losses.json"
-"""File with up to four lists per corpus, which have a value per document of the sample: summed loss, number of
-predictions, number of predictable tokens, and, if known, bytes of text."""
+"""File with up to four lists per corpus: summed loss, number of predictions, number of predictable tokens, and, if
+known, bytes of text. Each list has one value per document of the sample."""
 EXAMPLES_FILE = "examples.json"
 """File with held-out sentences of the domain and the model's predictions of one word in each."""
 HITS_FILE = "hits.json"
@@ -156,8 +157,8 @@ Routes = tuple[float | None, float | None, float | None]
 MeasuredCorpora = tuple[
     dict[str, dict[str, list[float]]], dict[str, Routes], dict[str, dict[str, float]], list[dict[str, Any]]
 ]
-"""The content of LOSSES_FILE, the routes and the objective's figures, which are all keyed by corpus, and the
-examples."""
+"""Result of a measurement: the content of LOSSES_FILE, the `Routes`, the objective's further metrics (all three keyed
+by corpus), and the example predictions."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,7 @@ class Measurement:
     domains: Mapping[str, str] = field(default_factory=dict)
     """Domains of the corpora, keyed by corpus. Corpora with an unknown domain have no entry."""
     first: Pretrained | None = None
-    """The first model of the chain, whose generator replaces tokens in a measurement of replaced-token detection."""
+    """The first model of the chain. Its generator replaces tokens when replaced-token detection is measured."""
 
 
 def measure(measurement: Measurement, folder: Path) -> dict[str, TextLoss]:
@@ -203,7 +204,7 @@ def _summed(
 
 
 Statistic = Callable[..., np.ndarray]
-"""Function that computes a figure from columns with one value per document, along an `axis`."""
+"""Function that computes a statistic from columns with one value per document, along an `axis`."""
 
 
 def mean_loss(losses: np.ndarray, counts: np.ndarray, samples: int) -> Estimate:
@@ -272,7 +273,7 @@ class TextLosses:
     def per_byte(self, axis: int = -1) -> np.ndarray:
         """Computes the loss in bits per byte of text: mean loss per token times predictable tokens per byte.
 
-        A tokenizer with longer tokens has fewer tokens and a higher loss per token. This figure includes both effects.
+        A tokenizer with longer tokens has fewer tokens and a higher loss per token. Bits per byte include both effects.
         For causal models, which predict every token, this is -log2 of the text's probability, per byte of the text.
         """
         per_token = self.losses.sum(axis) / self.counts.sum(axis)
@@ -343,7 +344,7 @@ class EnsembleMeasurement:
 
 
 def measure_ensemble(measurement: EnsembleMeasurement, folder: Path) -> None:
-    """Measures each corpus in a Ray task, and writes the losses of documents in the form of a stage `evaluate`.
+    """Measures each corpus in a Ray task, and writes the losses of documents to the same files as stage `evaluate`.
 
     Raises:
         ModelError: a model has separate parameters for each domain.
@@ -360,7 +361,7 @@ class MeanProbability:
         self._models = 0
 
     def add(self, losses: np.ndarray) -> None:
-        """Adds a model.
+        """Adds the probabilities that one more model gives to the true tokens.
 
         Args:
             losses: -log of the probability that the model gives to each true token [nats], [predictions].

@@ -1,4 +1,4 @@
-"""The results of measuring models and texts, as stored in records. This module imports no large libraries."""
+"""Defines the results of measuring models and texts, as stored in records. Imports no large libraries."""
 
 import math
 from collections.abc import Mapping
@@ -71,18 +71,18 @@ class LossChange:
     overlap: Less[int | None] = None
     """Number of held-out documents that the model was trained on; None if it is not known."""
     of: str = ""
-    """What the model does, such as replaced-token detection; empty if it predicts tokens. Losses of different
-    kinds cannot be compared."""
+    """What the loss measures, such as replaced-token detection; empty if the model predicts tokens. Losses that measure
+    different things cannot be compared."""
     figures_before: dict[str, float] = field(default_factory=dict)
-    """Further figures of the objective before the training (`TextLoss.figures`)."""
+    """Further metrics of the objective before the training (`TextLoss.figures`)."""
     figures_after: dict[str, float] = field(default_factory=dict)
-    """Further figures of the objective after the training."""
+    """Further metrics of the objective after the training."""
     fix: str = ""
     """Advice if the training made the model worse on the text that it was trained on; else empty."""
     chose: float | None = None
     """Loss of the exported model on the documents that `training.stop` used to choose it [nats per predicted token].
-    This loss is biased low, so all other losses are measured on other documents. None if no measurement chose the
-    model."""
+    This loss is biased low, so all other losses are measured on other documents. None if the model was not chosen by
+    a measurement."""
     documents: int | None = None
     """Number of held-out documents that were measured. None in records of earlier versions."""
 
@@ -116,12 +116,12 @@ class LossChange:
         return f"{said}: the model forgot general text." if verb == "rose" else f"{said}: the model did not forget it."
 
     def detected(self, name: str) -> list[str]:
-        """Formats a figure of replaced-token detection before and after the training."""
+        """Formats a metric of replaced-token detection before and after the training."""
         form = "{:.3f}" if name == "auc" else "{:.1%}"
         return [formatted(of.get(name), form) for of in (self.figures_before, self.figures_after)]
 
     def _found(self) -> str:
-        """Says how well the model finds replaced tokens; empty for other objectives."""
+        """Describes how well the model finds replaced tokens; returns an empty text for other objectives."""
         if "auc" not in self.figures_after:
             return ""
         (before, after), (found, finds) = self.detected("auc"), self.detected("recall")
@@ -132,7 +132,7 @@ class LossChange:
 
 
 FOUND = [f"{name} {when}" for name in ("found", "precision", "AUC") for when in ("before", "after")]
-"""Columns with the figures of replaced-token detection."""
+"""Table columns with metrics of replaced-token detection, before and after the training."""
 DETECTION_NOTE = (
     "Mean binary cross entropy over all tokens, some of which a fixed generator replaced; with 95% intervals over"
     " documents; lower is better. It cannot be compared with the loss of a language model. Found: share of the replaced"
@@ -247,8 +247,8 @@ class TextLoss:
     """Losses of a model on the held-out sample of a corpus."""
 
     loss: float | None
-    """Loss [nats per predicted token]; None if there is no held-out text. A model with separate parts per domain (such
-    as adapters) uses the parts for the corpus's domain, or else the parts for the nearest domain."""
+    """Loss [nats per predicted token]; None if there is no held-out text. A model with separate parameters per domain,
+    such as adapters, uses those of the corpus's domain or, if it has none, those of the nearest domain."""
     documents: int
     """Number of measured documents of the corpus."""
     predictions: int
@@ -256,10 +256,10 @@ class TextLoss:
     overlap: int | None
     """Number of held-out documents that the model was trained on; None if it is not known."""
     routed: float | None = None
-    """Loss with the model's parts for the domain that is nearest to each document [nats per predicted token]; None if
-    the model has no domain parts."""
+    """Loss with the model's parameters for the domain that is nearest to each document [nats per predicted token];
+    None if the model has no separate parameters per domain."""
     routed_right: float | None = None
-    """Share of documents whose nearest domain is their own; None if the model has no parts for their domain."""
+    """Share of documents whose nearest domain is their own; None if the model has no parameters for their domain."""
     mixed: float | None = None
     """Loss with the mixture of all experts (`adapt.evaluate.losses`) [nats per predicted token]; None if the model has
     no experts."""
@@ -267,7 +267,7 @@ class TextLoss:
     """Loss [bits per byte of text]. In this unit, models with different tokenizers can be compared
     (`adapt.evaluate.measure_model`). None if the length of the texts is not known."""
     figures: dict[str, float] = field(default_factory=dict)
-    """Further figures of the objective, such as `recall` of replaced-token detection."""
+    """Further metrics of the objective, such as `recall` of replaced-token detection."""
 
 
 @dataclass(frozen=True)

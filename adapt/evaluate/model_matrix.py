@@ -81,7 +81,7 @@ def compare_models(
         change_high=change_high,
         unit="nats per token" if unit == "token" else "bits per byte",
     )
-    measured = {name: value for name, value in asdict(compared).items() if value}  # fields that are set later are empty
+    measured = {name: value for name, value in asdict(compared).items() if value}  # empty fields are set later
     write_atomically(folder / FILE, json.dumps(measured, indent=1))
     prefix = "" if unit == "token" else "byte_"
     matrices = {f"{prefix}loss": compared.loss, f"{prefix}change": compared.change}

@@ -51,7 +51,7 @@ def nearest_neighbours(
         config: the job's configuration: `comparison.neighbours`, and batch sizes in `evaluation`.
         pretrained: the model.
         tasks: folders of prepared tasks of kind single_label, keyed by name.
-        folder: folder in which the classified texts are written to `hits.json`.
+        folder: folder for `hits.json`, which says for each classified text whether its label was right.
     """
     found: dict[str, tuple[list[int], int]] = call_on_device(
         _classified, config.resources, folder, config, pretrained, {name: str(task) for name, task in tasks.items()}
@@ -116,8 +116,8 @@ class Probe:
     """Scores a probe on a model in training, on all ranks of the training.
 
     Args:
-        place: the rank.
-        probe: the task, and the number of examples.
+        place: the rank with its device, tokenizer and configuration.
+        probe: the prepared task, the kind of classifier, and the number of examples.
     """
 
     def __init__(self, place: Place, probe: TaskProbe) -> None:
@@ -145,7 +145,7 @@ class Probe:
         self._at_once, self._length = max(1, min(evaluation.micro_batch, rows)), length
 
     def __call__(self, engine: Any) -> dict[str, float]:
-        """Returns the two scores on rank 0, and nothing on other ranks. All ranks call this method together."""
+        """Returns the scores on the two halves of dev, on rank 0 only. All ranks must call this at the same time."""
         features = self.features(engine)
         if self._place.rank:
             return {}
@@ -157,9 +157,9 @@ class Probe:
         return found
 
     def features(self, engine: Any) -> np.ndarray:
-        """Returns the features of all train and dev examples, float32 [examples, H]. All ranks call it together.
+        """Returns the features of all train and dev examples, float32 [examples, H].
 
-        Each rank computes a part of the examples.
+        Each rank computes a part of the examples. All ranks must call this method at the same time.
         """
         passed, own = self._place.share([len(tokens) for tokens in self._tokens])
         texts, segments = ([of[number] for number in passed] for of in (self._tokens, self._segments))

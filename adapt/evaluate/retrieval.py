@@ -38,7 +38,7 @@ FIRST = 10
 QUERIES_FILE = "queries.json"
 """File with the measures of each query, in the order of the sample."""
 SEED = 0
-"""Fixed seed of samples, so that figures of different runs can be compared."""
+"""Fixed seed of samples, so that the measures of different runs can be compared."""
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,7 @@ def retrieved_by(
         loaded: the loaded model (`adapt.evaluate.evaluation_task.Ready`).
         retrieval: the prefixes of queries and documents.
         vectors: the settings of the sentence vectors.
-        search: the texts.
+        search: the queries, the documents, and which documents are relevant to each query.
     """
     queries, documents = (
         embedded(loaded, vectors, [f"{prefix}{text}" for text in texts])

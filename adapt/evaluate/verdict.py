@@ -21,7 +21,7 @@ LOWER_RATE = "Try a lower training.learning_rate"
 MOST_NAMES = 4
 """Largest number of texts and tasks that a clause of a verdict names."""
 TENTH = 0.1
-"""The mean losses of the first tenth and of the last tenth of a training run's reports are compared."""
+"""Share of a training run's reports, at the start and at the end, whose mean losses are compared."""
 REPEATED = 1.5
 """If a training run reads its text more often than this, the model may have learnt the text by heart."""
 
@@ -67,7 +67,7 @@ class Verdict:
         return tones.get(next(iter(self.effects.values()), ""), "open")
 
     def clauses(self) -> str:
-        """Returns the clauses of the sentence that states the verdict. The caller adds a beginning and an end."""
+        """Returns the clauses of the sentence that states the verdict, without `Verdict:` and without the full stop."""
         better, worse, equal, unknown = (_named(self.on(of)) for of in ("better", "worse", "equal", "unknown"))
         said = []
         if better or worse:
@@ -96,7 +96,7 @@ class ChosenStep:
     """The step whose model was exported because its measurement was the best (`training.keep: best`).
 
     The best of m equally good measurements looks better than it is, by about sigma sqrt(2 ln m) for a standard error of
-    sigma. Figures of another sample, which was not used for the choice, have no such bias.
+    sigma. Measurements of another sample, which was not used for the choice, have no such bias.
     """
 
     step: int
@@ -106,18 +106,18 @@ class ChosenStep:
     points: int
     """Number of measurements among which the step was chosen."""
     metric: str
-    """Figure by which the step was chosen."""
+    """Name of the metric by which the step was chosen, such as `domain_loss`."""
     before: float
-    """The figure before the first step, on the sample by which the step was chosen."""
+    """Value of the metric before the first step, on the sample that was used to choose the step."""
     after: float
-    """The figure at the chosen step, on the sample by which it was chosen."""
+    """Value of the metric at the chosen step, on the sample that was used to choose the step."""
     other_before: float | None = None
-    """The figure before the first step, on the other sample. None if it was measured on no other sample."""
+    """Value of the metric before the first step, on another sample. None if no other sample was measured."""
     other_after: float | None = None
-    """The figure at the chosen step, on the other sample."""
+    """Value of the metric at the chosen step, on another sample. None if no other sample was measured."""
 
     def sentence(self) -> str:
-        """Returns a sentence with the step and both figures."""
+        """Returns a sentence with the chosen step, and the metric before training and at this step."""
         many, what = (1, "documents") if is_loss(self.metric) else (100, "dev examples")
         form = ".3f" if many == 1 else ".1f"
         said = (
@@ -133,13 +133,13 @@ class ChosenStep:
 def choice_of(
     points: Sequence[Point], training: TrainingConfig, others: Mapping[str, tuple[float, float]]
 ) -> ChosenStep | None:
-    """Returns the step whose model a training run chose to export, or None if it chose no step.
+    """Returns the step whose model was exported as the best, or None without `training.keep: best`.
 
     Args:
         points: the measurements of the training.
         training: settings of the training.
-        others: losses before and after the training on documents that were not used for the choice, keyed by figure.
-            Probes measure the other half of dev themselves.
+        others: losses before and after the training on documents that were not used for the choice, keyed by metric.
+            Scores of probes are not needed, because probes measure the other half of dev themselves.
     """
     chosen = exported_point(points, training)
     if chosen is None or training.keep != "best":

@@ -77,8 +77,8 @@ def sampling_of(
 ) -> Sampling:
     """Returns how many documents are measured, so that all measurements cost at most `evaluation.share`.
 
-    Beyond LEAST_DOCUMENTS, all texts get equal shares of the cost. A text with too few documents leaves the rest of
-    its share to the other texts.
+    Each text gets at least LEAST_DOCUMENTS documents, if it has enough. The remaining cost is shared equally. A text
+    with too few documents leaves the rest of its share to the other texts.
 
     Args:
         config: configuration of the training run, with its final batch size and length.
@@ -87,9 +87,9 @@ def sampling_of(
         texts: held-out text, keyed by name. Texts without documents are left out.
         size: dimensions of the model; None if they are not known.
         document_length: mean length of the training's documents [tokens]; None if it is not known.
-        chooses: whether the figures choose the exported model. At most half of the documents are measured then, so that
-            the reported losses are measured on other documents.
-        is_phase: whether the training is a phase of a run, which may be shorter than the interval.
+        chooses: whether these measurements decide which model is exported. If so, at most half of the documents are
+            measured, so that the reported losses can be measured on other documents.
+        is_phase: whether the training is a phase of a run. A phase may be shorter than the interval.
 
     Raises:
         ConfigError: the interval is longer than the training, or even two measurements would exceed the share.
@@ -172,10 +172,10 @@ class HeldoutLosses:
     folders: dict[str, str]
     """Folders of the prepared texts, keyed by the text's name."""
     documents: dict[str, int]
-    """Number of documents that are measured of each text."""
+    """Number of documents to measure, keyed by text."""
 
     def ready(self, place: "Place") -> "Figures":
-        """Reads the documents of a rank."""
+        """Prepares the measurements on a rank: reads the documents that this rank measures."""
         from adapt.evaluate.losses import TrainingLosses  # loads torch
 
         return TrainingLosses(place, self.folders, self.documents)
@@ -193,7 +193,7 @@ class TaskProbe:
     """Number of train and dev examples together."""
 
     def ready(self, place: "Place") -> "Figures":
-        """Reads the examples of a rank."""
+        """Prepares the probe on a rank: reads the examples whose features this rank computes."""
         from adapt.evaluate.probe import Probe  # imported here, because it loads torch
 
         return Probe(place, self)
@@ -213,9 +213,9 @@ def probed_examples(train: int, dev: int, examples: int) -> tuple[int, int]:
 
 
 def loss_metrics(texts: Iterable[str]) -> dict[str, str]:
-    """Returns the names of the loss figures of some texts.
+    """Returns the names of the loss metrics of some texts, such as `domain_loss`, each with advice.
 
-    The value is "" if the figure is measured, and otherwise advice on how to have it measured.
+    The advice is "" if the metric is measured. Otherwise, it says how to have the metric measured.
     """
     known = set(texts)
     past = [text.removeprefix(BEFORE) for text in known if text.startswith(BEFORE)]

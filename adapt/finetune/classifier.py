@@ -1,4 +1,4 @@
-"""The classifier of a task: an encoder or decoder with a head, its loss, and how it is saved."""
+"""Builds and saves the classifier of a task (an encoder or decoder with a classification head); defines its loss."""
 
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ def unit_states(states: Tensor, batch: ExampleBatch, pooling: str) -> Tensor:
 
 
 def layer_states(encoder: PreTrainedModel, batch: ExampleBatch, pooling: str) -> Tensor:
-    """Returns the states of the U examples or labelled tokens in the embeddings and all layers, [U, layers + 1, H]."""
+    """Returns one state per example or labelled token from the embeddings and each layer, [U, layers + 1, H]."""
     by_layer = hidden_states(encoder, batch.packed, batch.segments)
     return torch.stack([unit_states(states, batch, pooling) for states in by_layer], 1)
 

@@ -85,7 +85,7 @@ class Examples:
         return np.asarray(labelled[self.ends[1:]] - labelled[self.ends[:-1]])
 
     def batch(self, chosen: np.ndarray, device: torch.device) -> ExampleBatch:
-        """Returns a batch of the examples with these indices, in this order, followed by one document of padding."""
+        """Returns a batch of the examples at the indices `chosen`, in this order, followed by a document of padding."""
         begins = self.ends[chosen]
         lengths = self.ends[chosen + 1] - begins
         cumulative = np.concatenate(([0], lengths.cumsum()))
@@ -174,7 +174,7 @@ DIGITS = 6
 
 @dataclass(frozen=True)
 class Problem:
-    """A task for fine-tuning: its facts, its splits, and the splits truncated and concatenated for a model."""
+    """A task for fine-tuning: its name, classes and metric, its splits, and their examples, truncated for a model."""
 
     facts: Facts
     splits: dict[str, Split]
@@ -230,7 +230,7 @@ class Problem:
         return float(metric_of(self.facts, self.splits[name].labels, self.predicted(name, probabilities)))
 
     def predicted(self, name: str, probabilities: np.ndarray) -> Any:
-        """Returns the predicted classes in the form of the split's labels. The arguments are those of `score`."""
+        """Returns the predicted classes in the form of the split's labels. See `score` for the arguments."""
         return predictions(self.facts, self.by_example(name, probabilities))
 
     def by_example(self, name: str, probabilities: np.ndarray) -> Any:
@@ -252,7 +252,7 @@ class Problem:
         return by_label
 
     def degenerate(self, name: str, probabilities: np.ndarray) -> bool:
-        """Whether the same class is predicted for all examples (for `tokens`: labelled tokens)."""
+        """Returns whether the same class is predicted for all examples (for `tokens`: labelled tokens) of a split."""
         answers = probabilities >= THRESHOLD if self.facts.kind == "multi_label" else probabilities.argmax(-1)[:, None]
         return len(np.unique(answers, axis=0)) == 1
 
@@ -287,7 +287,7 @@ class Grouped(Documents):
 
     @cached_property
     def layout(self) -> Layout:
-        """The documents in groups of similar lengths, short documents first."""
+        """Where each document is computed: groups of documents of similar lengths, short documents first."""
         ends = self.known.numpy().astype(np.int64)
         begins, lengths = ends[:-1], np.diff(ends)
         order = np.argsort(lengths, kind="stable")

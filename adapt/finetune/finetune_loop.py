@@ -32,7 +32,7 @@ MAX_GRADIENT_NORM = 1.0
 
 @dataclass(frozen=True)
 class LoopInput:
-    """The input of the training loop: a module, its loss, and its score on the dev split."""
+    """The input of the training loop: a module, and functions for its loss and for its score on the dev split."""
 
     module: nn.Module
     """Module to train. The loop trains the parameters with `requires_grad`."""
@@ -49,7 +49,7 @@ class History:
     """Losses and dev scores of a training run."""
 
     curve: list[dict[str, Any]] = field(default_factory=list)
-    """One entry per epoch: `epoch` (from 1), `loss` (mean over its steps) and `dev` (the score)."""
+    """One entry per epoch: `epoch` (from 1), `loss` (mean over the epoch's steps) and `dev` (the dev score)."""
     best_epoch: int = 0
     """The first epoch with the best dev score."""
     seconds: float = 0.0
@@ -146,7 +146,7 @@ For `tokens`, the head is one layer, `classifier`."""
 
 @dataclass(frozen=True)
 class FinetuneSettings:
-    """The settings of a run: the fields of FinetuneConfig, with defaults in place of null values."""
+    """The settings of a fine-tuning run: the fields of FinetuneConfig, with defaults in place of null values."""
 
     finetune: FinetuneConfig
     epochs: int
@@ -174,7 +174,7 @@ class FinetuneSettings:
 
     @property
     def optimization(self) -> TrainingConfig:
-        """Learning rate, weight decay and warm-up, as a pre-training configuration."""
+        """Learning rate, weight decay and warm-up as a `TrainingConfig`, from which optimizers are built."""
         return TrainingConfig(
             learning_rate=self.finetune.learning_rate or LEARNING_RATES[self.finetune.mode],
             warmup_fraction=self.finetune.warmup_fraction,

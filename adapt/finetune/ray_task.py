@@ -25,7 +25,7 @@ SMALLEST_GPU_SHARE = 0.1
 TAKES_LESS = "lower finetune.max_length, or take a larger device"
 MICRO_BATCH = "finetune.micro_batch"
 TRAINED = ("fine_tune", "lora")
-"""Modes that train the model. In these modes, a smaller micro-batch needs less memory."""
+"""Modes that compute gradients for the encoder. In these modes, a smaller micro-batch needs less memory."""
 GPU_PARTS = 10_000
 """Number of parts into which Ray divides a GPU. Shares are rounded down so that their sum does not exceed one GPU."""
 
@@ -90,7 +90,7 @@ def gpus_per_seed(finetune: FinetuneConfig) -> float:
 
 
 def _await_room(resources: ResourcesConfig, cpus: float, gpus: float) -> None:
-    """Waits for a machine with these resources. If no machine can have them, raises an error instead."""
+    """Waits until a machine has these cores and GPUs free. Raises ClusterError if no machine can have them."""
     try:
         await_resources(replace(resources, workers=1, cpus_per_worker=cpus, gpus_per_worker=gpus))
     except ClusterError as error:

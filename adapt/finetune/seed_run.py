@@ -235,7 +235,7 @@ def probe(
 def _computed(
     encoder: PreTrainedModel, problem: Problem, place: FinetuneDevice, function: Callable[[ExampleBatch], Tensor]
 ) -> dict[str, Tensor]:
-    """Computes `function` for all examples or labelled tokens. Returns the values on the CPU, keyed by split."""
+    """Applies a function to all examples of each split. Returns one value per unit on the CPU, keyed by split."""
     nn.Module.to(encoder, place.device).eval()
     with place.autocast():
         return {name: in_passes(function, examples, place.device) for name, examples in problem.examples.items()}
@@ -266,7 +266,7 @@ class TrainedWords(nn.Module):
         self.rows = nn.Parameter(table.detach()[used])
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Looks up ids, [...], and returns vectors, [..., H]. In training mode, padding ids may get wrong vectors."""
+        """Returns vectors, [..., H], for token ids, [...]. In training mode, padding tokens may get wrong vectors."""
         places = self.place[ids]
         vectors = embedding(places.clamp(min=0), self.rows)
         return vectors if self.training else torch.where((places >= 0)[..., None], vectors, embedding(ids, self.table))
@@ -356,7 +356,8 @@ def _domain_parts(model: Any, problem: Problem, domain: str | None, place: Finet
     """Activates the model's parts (such as adapters) for the configured domain, or for the domain nearest to the task.
 
     Returns:
-        `domain`, whose parameters are used, and `nearest_domain`. Empty if the model cannot compare domains with texts.
+        A dict with `domain`, the domain whose parameters are used, and `nearest_domain`. The dict is empty if the model
+        cannot compare domains with texts.
 
     Raises:
         ModelError: the model has no parameters for the domain.

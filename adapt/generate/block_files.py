@@ -1,4 +1,7 @@
-"""Finds and reads the files of generated blocks. Imports neither ray nor torch, because the budget uses this module."""
+"""Finds and reads the files of generated blocks.
+
+Imports neither ray nor torch, because `adapt.stage.budget` uses this module.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ BLOCKS, FIGURES_FILE = "blocks", "figures.json"
 
 @dataclass(frozen=True)
 class MadeFigures:
-    """Number and size of the texts of a block, or of all blocks together, and the time to make them."""
+    """Number and size of the texts of one block or of all blocks, and the time that making them took."""
 
     texts: int = 0
     tokens: int = 0
@@ -22,21 +25,21 @@ class MadeFigures:
     bytes: int = 0
     """Size of the texts in UTF-8 [bytes]."""
     seconds: float = 0.0
-    """Time that the actors spent on the blocks, without loading the model [s]."""
+    """Time that the actors took to make the blocks, without loading the model [s]."""
 
     def plus(self, other: MadeFigures) -> MadeFigures:
-        """Returns the sums of these figures and the figures of other blocks."""
+        """Returns the sums of these counts and times and those of other blocks."""
         values = zip(asdict(self).items(), asdict(other).values(), strict=True)
         return MadeFigures(**{name: one + more for (name, one), more in values})
 
 
 def files_of_block(folder: Path, name: str) -> tuple[Path, Path]:
-    """Returns the paths of a block's texts and of its figures. The figures are written after the texts."""
+    """Returns the paths of the two files of a block: texts, and counts (`MadeFigures`). Counts are written last."""
     return folder / BLOCKS / f"{name}.jsonl", folder / BLOCKS / f"{name}.json"
 
 
 def known_figures(folder: Path, name: str) -> MadeFigures | None:
-    """Returns the figures of a block; None if the block is not finished."""
+    """Returns the counts of a block (`MadeFigures`) from its file; None if the block is not finished."""
     text_file, figures_file = files_of_block(folder, name)
     with suppress(OSError, ValueError, TypeError):
         return MadeFigures(**json.loads(figures_file.read_text())) if text_file.is_file() else None

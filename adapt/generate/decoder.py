@@ -33,7 +33,8 @@ from adapt.model.tokenizer import load_config, load_tokenizer
 from adapt.support.errors import ModelError
 
 REFILL = 8
-"""Waiting texts take the free slots as soon as 1/REFILL of all slots are free. One pass computes all their prompts."""
+"""Waiting texts take the free slots as soon as 1/REFILL of all slots are free. A single forward pass computes the
+prompts of these texts."""
 SPARE = 64
 """Smallest number of spare columns of the buffer, which is the number of steps between two moves of its columns."""
 
@@ -62,7 +63,7 @@ class SlotLayer(CacheLayerMixin):
         self.columns = columns
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocates the buffers in the shape and type of some keys and values."""
+        """Allocates the buffers, with the heads, width and type of the given keys and values."""
         shape = self.columns.slots, key_states.shape[1], self.columns.capacity
         self.keys = key_states.new_zeros(*shape, key_states.shape[3])
         self.values = value_states.new_zeros(*shape, value_states.shape[3])
@@ -154,7 +155,7 @@ class Decoder:
         return int(self.tokenizer.eos_token_id if start is None else start)
 
     def text_of(self, tokens: Sequence[int]) -> str:
-        """Returns the text of tokens, without special tokens."""
+        """Returns the text that tokens stand for, without special tokens."""
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     @torch.inference_mode()
@@ -309,7 +310,7 @@ class _Batch:
         self._take(slots, scores if active.all() else scores[torch.from_numpy(slots).to(scores.device)])
 
     def _take(self, slots: np.ndarray, scores: Tensor) -> None:
-        """Draws a token for each of the given slots, and frees the slots of texts that have ended."""
+        """Draws the next token for each of the given slots, and frees the slots of texts that have ended."""
         requests = [self._requests[place] for place in self._place[slots]]
         counts = np.array([len(self._found[place]) for place in self._place[slots]])
         numbers = np.array([each.number for each in requests], np.uint64)

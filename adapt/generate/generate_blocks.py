@@ -1,12 +1,13 @@
 """Makes texts in blocks on the cluster, with Ray Data, joins the blocks into files, and drops unsuitable texts.
 
-An actor per GPU, or per core without GPUs, loads the model once and makes one block after another. A finished block is
-a file of texts and a file of figures, which is written last, so a killed run loses at most one block per actor. Blocks
-depend neither on the actor that makes them nor on the number of actors.
+There is one actor per GPU, or per CPU core if there is no GPU. An actor loads the model once and makes one block after
+another. A finished block consists of a file of texts and a file of counts. The counts are written last, so a killed run
+loses at most one block per actor. Blocks depend neither on the actor that makes them nor on the number of actors.
 
 A text is dropped if a cleaning step rejects it, or if it copies another generated text, an evaluation text, or a text
-on which losses are measured. Every corpus passes the same checks (`adapt.corpus.screening`). The tokens of each text
-are known from its generation, so the kept and dropped tokens are counted by reason.
+on which losses are measured. Every corpus passes the same checks (`adapt.corpus.screening`). The number of tokens of
+each text is known from its generation, so both texts and tokens are counted: those that are kept, and those that are
+dropped for each reason.
 """
 
 import json
@@ -55,7 +56,8 @@ TEXTS_PER_BLOCK = 64
 PART_BYTES = 32_000_000
 """Size at which a file of joined blocks ends [bytes]. It is below the size of a range that one task reads."""
 MORE = 1.02
-"""Factor by which the estimated number of missing blocks is raised, so that another round is seldom needed."""
+"""Factor by which the estimated number of missing blocks is raised, so that a second round of blocks is seldom
+needed."""
 
 
 class MakeBlocks:
@@ -69,12 +71,12 @@ class MakeBlocks:
 
     def __init__(self, maker: Maker, folder: Path, stall_s: float | None) -> None:
         hide_unreserved_gpus()
-        os.environ["OMP_NUM_THREADS"] = "1"  # one thread per actor, because there is an actor per core
+        os.environ["OMP_NUM_THREADS"] = "1"  # an actor uses one thread, because there is an actor per core
         self._maker, self._folder, self._stall_s = maker, folder, stall_s
         self._is_loaded = False
 
     def __call__(self, table: pa.Table) -> dict[str, list[Any]]:
-        """Makes a block, unless an earlier run made it, and returns the block's name and figures.
+        """Makes a block, unless an earlier run made it, and returns the block's name and counts.
 
         Raises:
             BudgetError: the budget is spent.
@@ -87,7 +89,7 @@ class MakeBlocks:
     def _make(self, block: Mapping[str, Any]) -> MadeFigures:
         if (self._folder / END_FILE).exists():
             raise BudgetError("the generation stopped before a block; the finished blocks are kept")
-        if not self._is_loaded:  # loaded only when needed: all blocks may already exist
+        if not self._is_loaded:  # the model is loaded only when needed, because all blocks may already exist
             torch.set_num_threads(1)
             self._maker.load()
             self._is_loaded = True
@@ -194,7 +196,9 @@ class ReadDocuments:
         number = 0
         for table in self.read(batch):
             (row,) = table.to_pylist()
-            keys = mix(keys_of(row["texts"]))  # hashed again, because unhashed keys decide what is held out
+            # hashes the keys once more, because the keys themselves decide which documents are held out, and this
+            # choice must not depend on that
+            keys = mix(keys_of(row["texts"]))
             taken = np.flatnonzero(in_share(keys, self.share))
             for start in range(0, len(taken), TEXTS_PER_BLOCK):
                 places = taken[start : start + TEXTS_PER_BLOCK].tolist()
@@ -212,7 +216,7 @@ class ReadDocuments:
 def _run(
     blocks: Any, maker: Maker, count: int | None, folder: Path, resources: ResourcesConfig
 ) -> list[dict[str, Any]]:
-    """Makes blocks in actors, and returns the name and figures of each.
+    """Makes blocks in actors, and returns the name and the counts of each block.
 
     Args:
         blocks: dataset with a row per block.
@@ -224,7 +228,7 @@ def _run(
     Raises:
         BudgetError: the budget is spent.
     """
-    (folder / END_FILE).unlink(missing_ok=True)  # from an earlier run that ended at a smaller budget
+    (folder / END_FILE).unlink(missing_ok=True)  # removes the mark of an earlier run that ended at a smaller budget
     gpus, totals = gpus_per_worker(resources), ray.cluster_resources()
     cpus = max(1, int(totals.get("CPU", 1)))
     actors = max(1, int(totals.get("GPU", 0) / gpus)) if gpus else cpus
@@ -242,7 +246,7 @@ def _run(
 
 
 def _watched(rows: Iterator[dict[str, Any]], count: int | None, folder: Path) -> list[dict[str, Any]]:
-    """Collects the figures of finished blocks, and shows the progress: texts, share of the blocks, tokens per second.
+    """Collects the counts of finished blocks, and shows the progress: texts, share of blocks, and tokens per second.
 
     The speed is measured from the end of the first block on, because the actors load the model before that block.
     """
@@ -274,7 +278,7 @@ def part_files(folder: Path) -> list[Path]:
 
 
 def join_blocks(folder: Path, names: Sequence[str]) -> MadeFigures:
-    """Joins blocks into files of at most about PART_BYTES, writes the figures of all blocks, and removes the blocks."""
+    """Joins blocks into files of at most about PART_BYTES, writes the sums of their counts, and removes the blocks."""
     total, size = MadeFigures(), 0
     parts: list[list[Path]] = [[]]
     for name in names:
@@ -295,7 +299,7 @@ def join_blocks(folder: Path, names: Sequence[str]) -> MadeFigures:
 
 
 def _joined(folder: Path) -> MadeFigures | None:
-    """Returns the figures of all blocks together if an earlier run joined the blocks; None otherwise."""
+    """Returns the sums of the counts of all blocks if an earlier run joined the blocks; None otherwise."""
     if not (folder / FIGURES_FILE).is_file():
         return None
     shutil.rmtree(folder / BLOCKS, ignore_errors=True)
@@ -303,7 +307,8 @@ def _joined(folder: Path) -> MadeFigures | None:
 
 
 PAIRS_FILE = "pairs.jsonl"
-"""File with a query and a relevant text (`query`, `positive`) per line, as retrieval.pairs reads them."""
+"""Name of the file of pairs, in the format of `retrieval.pairs`: each line has a `query` and a relevant text
+(`positive`)."""
 
 
 @dataclass
@@ -342,7 +347,8 @@ def filter_texts(
         texts_file: file for the texts to train on. Pairs are written to PAIRS_FILE next to it.
         measured: folders of prepared corpora whose held-out documents are used to measure losses. Generated texts that
             equal such a document, or were rewritten from one, are dropped.
-        before: text for measuring losses, as (name, files, settings). Near copies of this text are dropped.
+        before: corpora on which losses are measured, as (name, files, settings). Near copies of their texts are
+            dropped.
         stall_s: time after which a task without progress is ended [s]; see `adapt.support.heartbeat`.
     """
     manifest = build_manifest(CorpusConfig(paths=[str(file) for file in part_files(generated)]), Digests())
@@ -368,7 +374,7 @@ def filter_texts(
 def _filtered(
     manifest: Manifest, corpus: CorpusConfig, screen: Screen, folder: Path, stall_s: float | None
 ) -> Iterator[dict[str, Any]]:
-    """Yields batches of filtered texts in their original order. Each batch has counts of dropped texts."""
+    """Yields batches of filtered texts in their original order. Each batch comes with its counts of dropped texts."""
     cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
     settings = data_settings(WAITING_BYTES, target_max_block_size=1)
     with user_errors(), settings, telling_stalls("filter", folder), storage_errors(folder):
@@ -383,7 +389,7 @@ def _filtered(
 
 
 def _write(row: Mapping[str, Any], counts: FilterCounts, texts: BinaryIO, pairs: BinaryIO) -> None:
-    """Writes a batch of filtered texts, and adds its counts."""
+    """Writes a batch of filtered texts, and adds the batch's numbers of kept and dropped texts to `counts`."""
     for line in row["lines"]:
         record = json.loads(line)
         counts.tokens += record.pop("tokens")
@@ -410,10 +416,10 @@ class FilterPart:
     screen: Screen
 
     def __call__(self, batch: dict[str, Any]) -> Iterator[pa.Table]:
-        """Yields tables of one row: the kept texts as JSON `lines`, and the dropped texts and tokens by reason."""
+        """Yields tables of one row: kept texts as JSON `lines`, and numbers of dropped texts and tokens by reason."""
         item = int(batch["item"][0])
         (slice,) = slices_of(str(batch["sources"][0]))
-        # texts are numbered as in `read_slice`, which read them for the search of near copies
+        # numbers the texts as `read_slice` does, because `read_slice` read them for the search for near copies
         with open(slice.path, "rb") as file:
             found = lines_of(file, slice.start, slice.stop, self.corpus.max_record_mib * MIB)
             records: list[Any] = [object_of(line) for line in found if isinstance(line, Bad) or not line.isspace()]
@@ -436,7 +442,7 @@ class FilterPart:
                 if len(lines) == LINES_AT_ONCE:
                     yield _row(lines, {}, {})
                     lines = []
-        dropped.update(tally.bad)  # counts only lines, because the tokens of unreadable lines are unknown
+        dropped.update(tally.bad)  # counts unreadable lines, but not their tokens, whose number is not known
         yield _row(lines, dropped, tokens)
 
 
@@ -449,7 +455,7 @@ def kept_record(record: Mapping[str, Any], text: str) -> dict[str, Any]:
 
 
 def _rejecting(sieve: Sieve, reject: Reject) -> Sieve:
-    """Returns a copy of the checks that also calls `reject` for each dropped text."""
+    """Returns a copy of the checks in `sieve` that also calls `reject` for each dropped text."""
     written = sieve.reject
 
     def both(reason: str, source: str, number: int, text: str) -> None:

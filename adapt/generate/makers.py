@@ -1,4 +1,4 @@
-"""Ways to make the texts of a block: from a decoder, from an encoder, and by rewriting documents.
+"""Makes the texts of a block: with a decoder, with an encoder, or by rewriting documents.
 
 A maker is sent to the actors of the cluster, loads its model there once, and makes one block after another. The texts
 of a block depend only on the block.
@@ -27,7 +27,7 @@ class MadeText:
     is_cut: bool
     """Whether the text ended because it reached its largest length."""
     details: Mapping[str, Any]
-    """Further fields of the text's line, such as its temperature."""
+    """Further fields of the JSON line that stores the text, such as the temperature."""
 
 
 class Maker(ABC):
@@ -69,7 +69,7 @@ class FromDecoder(Maker):
         self._starts = [tokens[: self._most] for tokens in encoded] or [[]]
 
     def make(self, block: Mapping[str, Any]) -> list[MadeText]:
-        """Generates the texts of a block."""
+        """Generates the texts of a block with the decoder."""
         drawing, decoder = self._drawing, self._decoder
         numbers = range(block["first"], block["first"] + block["count"])
         starts = [self._starts[number // len(drawing.temperatures) % len(self._starts)] for number in numbers]
@@ -113,7 +113,7 @@ class FromEncoder(Maker):
         self._sampler = GibbsSampler(self._pretrained, self._drawing, self._sweeps, self._share)
 
     def make(self, block: Mapping[str, Any]) -> list[MadeText]:
-        """Samples the texts of a block."""
+        """Samples the texts of a block from the encoder."""
         numbers = range(block["first"], block["first"] + block["count"])
         return [
             MadeText(
@@ -131,7 +131,7 @@ _MOST_FORMATS = 1 << 8
 
 
 class Rewriting(Maker):
-    """Rewrites documents in formats. The generator's chat template is used if it has one.
+    """Rewrites documents in the configured formats. The generator's chat template is used if it has one.
 
     Args:
         pretrained: the generator, a decoder.
@@ -151,7 +151,10 @@ class Rewriting(Maker):
         self._decoder = Decoder(self._pretrained)
 
     def make(self, block: Mapping[str, Any]) -> list[MadeText]:
-        """Rewrites each document of a block in every format. The field `source` of a text is its document's key."""
+        """Rewrites each document of a block in every format.
+
+        The field `source` of a text is the key of the document.
+        """
         drawing, decoder = self._drawing, self._decoder
         asked = [
             (number * _MOST_FORMATS + place, text, each)
@@ -162,7 +165,8 @@ class Rewriting(Maker):
             Request(
                 number,
                 self._prompt(text, each),
-                drawing.temperature(number // _MOST_FORMATS + number % _MOST_FORMATS),  # varies by document and format
+                # temperatures vary by document and by format
+                drawing.temperature(number // _MOST_FORMATS + number % _MOST_FORMATS),
                 drawing.min_length,
                 drawing.max_length,
             )
@@ -175,7 +179,7 @@ class Rewriting(Maker):
             written = decoder.text_of(tokens).strip()
             details = {"format": each.name, "source": str(sources[number // _MOST_FORMATS])}
             is_cut = len(tokens) == drawing.max_length
-            if each.pairs:  # only the first line is the query, because generators may write more lines
+            if each.pairs:  # the query is only the first line, because generators may write more lines
                 made.append(MadeText(first_line(written), len(tokens), is_cut, {**details, "positive": text}))
             else:
                 made.append(MadeText(written, len(tokens), is_cut, details))
@@ -195,7 +199,7 @@ def maker_of(
     Args:
         way: whether the model is a decoder, or an encoder to sample from.
         pretrained: the model.
-        section: the section.
+        section: the configuration's section `generate`.
         prompts: texts whose first tokens are a decoder's prompts. If empty, every prompt is only the start token.
     """
     drawing = DrawSettings.of(section)
@@ -232,5 +236,5 @@ def prompt_tokens(tokenizer: Any, prompt: str, start: int) -> list[int]:
 
 
 def first_line(text: str) -> str:
-    """Returns the first line of a text. Generators of queries may write more lines after the query."""
+    """Returns the first line of a text. Models that write a query may add more lines after it."""
     return next(iter(text.strip().splitlines()), "").strip()

@@ -1,4 +1,4 @@
-"""The formats in which documents are rewritten, with the prompt of each format. Loads no heavy library."""
+"""Defines the formats in which documents are rewritten, with the prompt of each format. Loads no heavy library."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ DOCUMENT = "{document}"
 
 @dataclass(frozen=True)
 class Format:
-    """A format in which documents are rewritten."""
+    """A format in which documents are rewritten, such as questions and answers."""
 
     name: str
     before: str

@@ -50,12 +50,12 @@ class DrawSettings:
         return cls(tuple(section.temperatures), section.top_p, *lengths, section.seed, section.micro_batch)
 
     def temperature(self, number: int) -> float:
-        """Returns the temperature of a text. Successive texts use successive temperatures."""
+        """Returns the temperature of a text. Successive texts use successive temperatures of the configured list."""
         return self.temperatures[number % len(self.temperatures)]
 
 
 class Request(NamedTuple):
-    """A text to generate."""
+    """A request to generate a text."""
 
     number: int
     """Number of the text, from 0 to 2^64 - 1, which determines its random numbers."""
@@ -76,7 +76,7 @@ def uniforms(seed: int, numbers: np.ndarray, steps: np.ndarray) -> np.ndarray:
 
     Args:
         seed: seed of the generation.
-        numbers: number of the text of each token, uint64.
+        numbers: for each token, the number of the text that it belongs to, uint64.
         steps: number of each token in its text, uint64.
     """
     states = mix(numbers * GOLDEN + mix(np.array([seed], np.uint64)))
@@ -123,7 +123,8 @@ def never_drawn(tokenizer: Any, vocabulary: int, but: Iterable[int]) -> Tensor:
 
 
 LENGTH, ORDER, TOKEN = 0, 1 << 40, 1 << 41
-"""Offsets in a text's sequence of random numbers, for its length, the orders of its positions, and its tokens."""
+"""Offsets in a text's sequence of random numbers. They separate the numbers that determine the text's length, the
+orders of its positions, and its tokens."""
 
 
 class GibbsSampler:

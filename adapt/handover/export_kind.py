@@ -1,10 +1,10 @@
-"""Base class of the kinds that `export.kinds` names, and the kinds that need no further files.
+"""Defines the base class of kinds of exports (`export.kinds`), and the kinds that need no further files.
 
 Each kind is a library or format for which an exported model is prepared. transformers, sentence-transformers, TEI and
 vLLM read the folder without further files, so these kinds only check that the folder has the files that they need, and
-list these files. The pooling for sentence-transformers is the first of these that is set:
-`export.sentence_transformers`, the pooling of the objective, and the pooling of the initial model. Otherwise, it is
-`mean` (`adapt.model.sentence_vectors`).
+list these files. The pooling for sentence-transformers is `export.sentence_transformers`. If this
+field is not set, the pooling is that of the objective, else that of the initial model, else `mean`
+(`adapt.model.sentence_vectors`).
 
 Text Embeddings Inference (TEI) reads config.json, tokenizer.json, the weights in safetensors, the pooling in
 1_Pooling/config.json and the longest input in sentence_bert_config.json. It does not start if one of these files
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """An exported model, to which the kinds add their files."""
+    """An exported model, to which the kinds of exports add their files."""
 
     folder: Path
     """Folder in the format of transformers. It also has the files of sentence-transformers if `vectors` is set."""
@@ -62,16 +62,16 @@ class ExportedModel:
 
 @dataclass(frozen=True)
 class HandedOver:
-    """The files that a kind has written."""
+    """The files of an exported model for one kind of export."""
 
     kind: str
     files: list[str]
-    """Files that the kind uses, relative to the folder of the model."""
+    """Paths of the files that this kind of export uses, relative to the folder of the model."""
     difference: float | None = None
     """Largest absolute difference between this kind and the model that transformers loads. `onnx` compares outputs,
-    `gguf` compares weights. None if the kind uses the same files, so that there is nothing to compare."""
+    `gguf` compares weights. None if the kind reads the same files as transformers, because nothing could differ."""
     note: str = ""
-    """A sentence that tells users what they must know about the files. Empty if there is nothing to tell."""
+    """A sentence with what users must know about the files. Empty if there is nothing to know."""
 
 
 class ExportKind(ABC):
@@ -136,7 +136,7 @@ class ModelKind:
 
 
 OWN = (MODULES, SENTENCE_LENGTHS, SENTENCE_SETTINGS)
-"""Files of sentence-transformers at the top of the folder. The modules after the transformer have subfolders."""
+"""Files of sentence-transformers in the top folder. Further modules, such as the pooling, have subfolders."""
 SERVED_BY_TEI = (
     *("bert", "camembert", "distilbert", "gemma3_text", "mistral", "modernbert", "mpnet", "nomic_bert"),
     *("qwen2", "qwen3", "roberta", "xlm-roberta"),

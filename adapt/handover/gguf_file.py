@@ -54,7 +54,7 @@ def write_gguf(exported: ExportedModel, target: Path, kind: str) -> float:
 
 
 def write_file(file: Path, exported: ExportedModel, config: Any, kind: str) -> None:
-    """Writes a GGUF file. Converts each weight twice, first to learn its size, so that only one weight is in memory."""
+    """Writes a GGUF file. To keep only one weight in memory, converts each weight twice, first only to get its size."""
     folder, architecture = exported.folder, gguf.MODEL_ARCH[ARCHITECTURES[config.model_type]]
     writer = gguf.GGUFWriter(file, gguf.MODEL_ARCH_NAMES[architecture])
     with closing(writer):
@@ -102,7 +102,7 @@ def rounding_difference(file: Path, folder: Path, config: Any, kind: str) -> flo
         ModelError: a weight is missing, or differs by more than the rounding of its type.
     """
     worst = 0.0
-    stored = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}  # memory-mapped, so read when used
+    stored = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}  # memory-mapped, loaded when used
     for name, weight in converted(folder, config):
         if name not in stored:
             raise ModelError(f"{file} lacks the weight {name}", "run the export again")
@@ -123,7 +123,7 @@ def converted(folder: Path, config: Any) -> Iterator[tuple[str, Array]]:
 
     Args:
         folder: folder of the model.
-        config: its configuration in transformers.
+        config: the model's configuration in transformers.
 
     Raises:
         ModelError: the architecture has a weight without a name in GGUF.
@@ -131,7 +131,7 @@ def converted(folder: Path, config: Any) -> Iterator[tuple[str, Array]]:
     architecture = gguf.MODEL_ARCH[ARCHITECTURES[config.model_type]]
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
     factors = frequency_factors(config) if ARCHITECTURES[config.model_type] == "LLAMA" else None
-    if factors is not None:  # with this tensor, llama.cpp would refuse other architectures
+    if factors is not None:  # llama.cpp refuses this tensor in other architectures
         yield "rope_freqs.weight", factors
     for name, weight in stored(folder):
         if name.endswith(BUFFERS) or (name == "lm_head.weight" and config.tie_word_embeddings):
@@ -202,7 +202,7 @@ def head_size(config: Any) -> int:
 
 
 def write_shape(writer: gguf.GGUFWriter, config: Any) -> None:
-    """Adds a model's sizes to a GGUF file's header, and its scaling of positions if no tensor stores this scaling."""
+    """Adds a model's dimensions to the header of a GGUF file, and its scaling of positions if no tensor stores this."""
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)

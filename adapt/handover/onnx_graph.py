@@ -25,7 +25,7 @@ from adapt.runner.files import folder_aside
 from adapt.support.errors import ModelError
 
 TOLERANCE = 1e-3
-"""Largest accepted difference of an output, divided by the model's largest absolute output or 1, if that is larger."""
+"""Largest accepted difference of an output, relative to the model's largest absolute output, or to 1 if 1 is larger."""
 SHAPES = ((1, 3), (2, 9), (3, 30))
 """Sizes of the batches that are compared: number of texts and tokens per text."""
 SINGLE_BYTES = 1.8e9

@@ -36,7 +36,7 @@ NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """Pattern of the name of a repository with its owner."""
 KEPT_HERE = (RECORD_FILE, "*.log", ".*", "**/.*", "log.jsonl", EXAMPLES, f"{TRAINED_GLINER}/*")
 """Patterns of files that are not sent: the stage's record, logs, hidden files, the user's training data, and
-what the card's example of GLiNER trains on it."""
+the folder into which the card's GLiNER example writes the model that it trains on these data."""
 STAGE_FOLDER = re.compile(rf".+-[0-9a-f]{{{DIGITS}}}")
 """Pattern of the name of a stage's folder, which ends in the first digits of the key."""
 REPLACED = (
@@ -189,7 +189,7 @@ def check_card(folder: Path, repository: str) -> None:
 
 @contextmanager
 def named_failures(folder: Path, repository: str) -> Iterator[None]:
-    """Turns errors of huggingface_hub and of the network into errors that say where the model is and what to do.
+    """Converts errors of huggingface_hub and of the network to errors that say where the model is and what to do.
 
     Raises:
         HubError: the block raised an error.

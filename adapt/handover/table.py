@@ -31,10 +31,10 @@ EXPORT_KINDS: Kinds[type[ExportKind]] = Kinds(
 
 
 def chosen_kinds(config: Config) -> dict[str, ExportKind]:
-    """Returns the configured kinds with their options, keyed by name.
+    """Returns the configured kinds of exports with their options, keyed by name.
 
     Raises:
-        ConfigError: there is no such kind, or it is named twice.
+        ConfigError: a kind does not exist, or is named twice.
     """
     kinds: dict[str, ExportKind] = {}
     for name in config.export.kinds:
@@ -85,7 +85,7 @@ def check_kinds(config: Config, model: Path) -> None:
 
 
 def write_kinds(exported: ExportedModel) -> tuple[list[HandedOver], list[str]]:
-    """Writes the files of all configured kinds.
+    """Writes the files of all configured kinds of exports.
 
     Returns:
         The result of each kind, and Markdown for the model card.

@@ -1,8 +1,8 @@
-"""Kinds of `export.kinds` that learn the user's task: SetFit and GLiNER.
+"""Defines the kinds of exports (`export.kinds`) that learn the user's task: SetFit and GLiNER.
 
 SetFit (arXiv 2209.11055) is a model for sentence vectors with a classification head. If a task is configured, the head
-is a logistic regression on the vectors of the task's train split. Without a task, there is no head, and SetFit's own
-training, which also trains the encoder, can start from the folder. SetFit stores a head as a pickle of scikit-learn,
+is a logistic regression on the vectors of the task's train split. Without a task, there is no head, but users can train
+one from the folder with SetFit, which also trains the encoder. SetFit stores a head as a pickle of scikit-learn,
 and loading a pickle can run code: load only folders that you trust. dontstop never reads this file.
 
 GLiNER (arXiv 2311.08526) compares vectors of spans with vectors of the names of entity types. Its span layers are not
@@ -10,8 +10,8 @@ part of a language model and begin with random weights, so GLiNER must be traine
 configuration and, if the task has word-level labels, the train split in GLiNER's format. GLiNER loads the encoder from
 the exported folder, so no weights are copied.
 
-The package gliner 0.2.29 requires transformers below 5.17, so pip refuses it next to dontstop. Its code works with our
-transformers, and the tests use it there: install it with `--no-deps`, or in a separate environment.
+The package gliner 0.2.29 requires transformers below 5.17, so pip cannot install it next to dontstop. Its code works
+with dontstop's version of transformers, as the tests show: install it with `--no-deps`, or in a separate environment.
 """
 
 import json
@@ -36,7 +36,7 @@ GLINER, EXAMPLES = "gliner/gliner_config.json", "gliner/train.json"
 TRAINED_GLINER = "gliner/trained"
 """Folder into which the example in the card writes the trained GLiNER and its checkpoints."""
 LONGEST = 384
-"""Default of GLiNER for the largest number of words per text."""
+"""GLiNER's default value for the largest number of words per text."""
 Entity = tuple[int, int, str]
 """First word, last word, and type of an entity."""
 
@@ -67,7 +67,7 @@ def read_labelled(task: TaskConfig) -> LabelledText:
     """Reads the train split of a task.
 
     Raises:
-        ConfigError, DataError, StorageError: for the reasons given at `adapt.task.labelled_examples.check_split`.
+        ConfigError, DataError, StorageError: in the cases listed at `adapt.task.labelled_examples.check_split`.
     """
     examples = check_split(task, "train").examples
     return LabelledText(
@@ -184,7 +184,7 @@ class ToGliner(ExportKind):
     learns = True
 
     def refuse(self, config: Config, model: Path) -> None:
-        """Raises an error for decoders, because their states of a word do not depend on the following words."""
+        """Raises an error for decoders, because their vector of a word does not depend on the following words."""
         if config.objective.kind == "causal":
             raise ConfigError(
                 f"export.kinds: GLiNER needs an encoder, and {ModelKind.of(model).model_type} is trained as a decoder",

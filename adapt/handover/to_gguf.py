@@ -1,4 +1,4 @@
-"""Kind `gguf` of `export.kinds`: one file with weights and tokenizer that llama.cpp, Ollama and LM Studio load.
+"""Writes a GGUF file (`gguf` in `export.kinds`) with weights and tokenizer, for llama.cpp, Ollama and LM Studio.
 
 The package gguf writes the file. It is then read back, and each weight is compared with the model's weight. For
 tiny models, tests also load the file with transformers, and compare tokens and logits with the original's. No test

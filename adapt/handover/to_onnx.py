@@ -1,4 +1,4 @@
-"""Kind `onnx` of `export.kinds`: a graph that ONNX Runtime runs.
+"""Exports a model as a graph that ONNX Runtime runs (`onnx` in `export.kinds`).
 
 transformers exports the graph (`transformers.exporters`). Its inputs are input_ids, attention_mask and, for models that
 have them, token_type_ids; batch and length may vary. Its output is `last_hidden_state` for models for sentence vectors,

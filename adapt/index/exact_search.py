@@ -26,7 +26,7 @@ from adapt.support.errors import DataError, StorageError
 PART_VECTORS = 2**20
 """Largest number of vectors in a part: 0.8 GB at 384 dimensions."""
 VectorBatch = tuple[np.ndarray, np.ndarray]
-"""A batch of ids, int64 [n], and of vectors of any floating type [n, d]."""
+"""A batch of vectors: their ids, int64 [n], and the vectors, of any floating type [n, d]."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class VectorPart:
         return cls(number, ids, rows)
 
     def positions_of(self, ids: np.ndarray) -> np.ndarray:
-        """Returns the positions in the part of the vectors with the given ids, in rising order, int64.
+        """Returns the positions, within this part, of the vectors with the given ids, in rising order, int64.
 
         `ids` must be sorted. Ids that are not in this part are ignored.
         """
@@ -216,7 +216,7 @@ def merge_nearest(results: Sequence[Nearest], count: int) -> Nearest:
 
 
 BLOCK_BYTES = 64 * 2**20
-"""Largest size of a block of vectors that one call compares with the queries, in float32 [bytes]."""
+"""Largest size, in float32, of a block of vectors that is compared with the queries at once [bytes]."""
 MOST_ON_GPU = 2048
 """Largest number of neighbours that faiss can find on a GPU."""
 
@@ -257,7 +257,8 @@ def ranked(part: VectorPart, queries: np.ndarray, positions: np.ndarray, count: 
     """
     distances, ids = no_neighbours(*positions.shape)
     for number, (query, candidates) in enumerate(zip(queries, positions, strict=True)):
-        known = np.sort(candidates[candidates != NOBODY])  # sorted, to read the file from front to back
+        # sorts the positions, so that the file is read from front to back
+        known = np.sort(candidates[candidates != NOBODY])
         distances[number, : len(known)] = distances_to(query, part.rows[known])
         ids[number, : len(known)] = part.ids[known]
     return nearest_first(distances, ids, count)

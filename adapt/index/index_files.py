@@ -1,6 +1,7 @@
-"""Builds the files of an index, and finds candidates in them: inverted lists (IVF) and graphs (HNSW) of faiss.
+"""Builds the files of an index and finds candidates in them, with faiss's inverted lists (IVF) and graphs (HNSW).
 
-`index.json` describes the index, and each part has a file that finds candidates. The kind is chosen by size and memory:
+`index.json` describes the index. Each part of the vectors has a file for finding candidates. The kind of index is
+chosen by number of vectors, memory and number of queries:
 
 | vectors | what fits into memory | queries | kind | bytes of memory per vector of d dimensions | what a search does |
 |---|---|---|---|---|---|
@@ -91,7 +92,7 @@ def bytes_a_vector(kind: IndexKind, dimension: int) -> int:
 
 
 def code_bytes(dimension: int) -> int:
-    """Returns the bytes of a product quantizer's code of a vector: one per eight dimensions."""
+    """Returns the size of a vector's code in a product quantizer [bytes]: one byte per eight dimensions."""
     return -(-dimension // 8)
 
 
@@ -118,7 +119,10 @@ def widest(plan: IndexPlan) -> int:
 
 
 def train_candidates(plan: IndexPlan, sample: np.ndarray, folder: Path) -> None:
-    """Learns centres and codes from a sample of unit vectors [s, d]. Writes them as a faiss index without vectors."""
+    """Learns the list centres and the codes from a sample of unit vectors [s, d].
+
+    Writes a faiss index without vectors.
+    """
     index = _untrained(plan, sample.shape[1])
     index.train(padded(sample.astype(np.float32), index.d))
     _write(index, folder / TRAINED_FILE)
@@ -145,7 +149,7 @@ class Proposer:
 
     @classmethod
     def open(cls, plan: IndexPlan, folder: Path, number: int, is_narrowed: bool = False) -> "Proposer":
-        """Opens the faiss index of a part. Kind ivf is loaded to a GPU if faiss can use one; else the file is mapped.
+        """Opens the faiss index of a part. Kind ivf is loaded to a GPU if faiss can use a GPU; else the file is mapped.
 
         Args:
           plan: plan of the index.
@@ -209,8 +213,8 @@ def _untrained(plan: IndexPlan, dimension: int) -> Any:
         index = faiss.IndexIVFPQ(centres, dimension, plan.lists, code_bytes(dimension), 8, product)
         index.pq.cp.min_points_per_centroid = 1
     index.own_fields = True
-    centres.this.disown()  # otherwise both Python objects would free the centres
-    index.cp.min_points_per_centroid = 1  # otherwise faiss warns on stderr
+    centres.this.disown()  # without this call, both Python objects would free the centres
+    index.cp.min_points_per_centroid = 1  # without this setting, faiss prints warnings about small samples
     index.cp.max_points_per_centroid = TRAINED_ON
     index.cp.spherical = True
     return index
@@ -245,7 +249,7 @@ class IndexFacts:
     """The description of an index in `index.json`. The file is written last, so an index without it is unfinished."""
 
     embedder: str
-    """Identity of the embedder. Only vectors with the same identity can be compared."""
+    """Text that identifies the embedder of the vectors. Only vectors of the same embedder can be compared."""
     dimension: int
     parts: tuple[int, ...]
     """Number of vectors in each part."""
@@ -300,7 +304,7 @@ def index_parts(
     Args:
       folder: folder of the parts, which receives the files of the index.
       sizes: number of vectors in each part.
-      embedder: identity of the embedder.
+      embedder: text that identifies the embedder of the vectors.
       dimension: dimension of the vectors.
       memory_bytes: memory for the index, on a machine that holds the whole index.
       queries: expected number of queries.
@@ -325,7 +329,7 @@ def index_parts(
 
 @dataclass(frozen=True)
 class AddCandidates:
-    """A function that indexes the part with a given number, in a folder of parts."""
+    """A function that builds the faiss index of the part with a given number."""
 
     folder: Path
 
@@ -361,7 +365,7 @@ def _rows(folder: Path, sizes: Sequence[int], positions: np.ndarray) -> np.ndarr
 
 
 def _check_distinct(folder: Path, parts: int) -> None:
-    """Checks that no id is in two parts."""
+    """Checks that no id occurs in two parts of an index."""
     ids = [VectorPart.open(folder, number).ids for number in range(parts)]
     ids = [ids_of_part for ids_of_part in ids if len(ids_of_part)]
     # the ids are distinct if the ids of each part are larger than all ids of the previous part

@@ -1,4 +1,4 @@
-"""Searches an index in several processes. Each process has some parts of the index. This module loads Ray."""
+"""Searches an index in several processes, each of which has some parts of the index. This module loads Ray."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

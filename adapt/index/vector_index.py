@@ -116,7 +116,7 @@ def rows_by_id(folder: Path, ids: np.ndarray) -> np.ndarray:
 
     Args:
       folder: folder of the index.
-      ids: sorted ids, int64 [n]. All must be in the index.
+      ids: sorted ids, int64 [n]. All ids must be in the index.
     """
     facts = IndexFacts.load(folder)
     rows = np.zeros((len(ids), facts.dimension), np.float16)
@@ -128,7 +128,7 @@ def rows_by_id(folder: Path, ids: np.ndarray) -> np.ndarray:
 
 
 def compares_all(facts: IndexFacts, only: np.ndarray | None) -> bool:
-    """Returns whether a search computes the distances to all vectors that it searches.
+    """Returns whether a search compares the queries with all vectors that it may find, without a faiss index.
 
     This holds for a flat index, and for a search that is limited to at most FLAT_VECTORS vectors.
     """
@@ -175,7 +175,8 @@ class Width:
     """A width of search and its measured recall."""
 
     width: int | None
-    """Number of lists, or of candidates in the graph, as defined in this module. None if all vectors are compared."""
+    """Number of inverted lists to search, or of candidates to store in a graph search. None if all vectors are
+    compared."""
     recall: float
     """Share of the true neighbours that searches of this width found, for a sample of the queries."""
 

@@ -1,6 +1,6 @@
-"""The jobs that users start, and their table. Each job is a function that builds its stages from a context.
+"""Defines JOBS, the table of the jobs that users can start. Each job builds its stages from a `Context`.
 
-Parsing, help, chain files, plans, summaries and reports read the table JOBS.
+Parsing, help, chain files, plans, summaries and reports read this table.
 
 - `job_run`: runs and plans jobs.
 - `job_text`: prepares a job's text for training and for measuring, and shows its properties before anything runs.

@@ -1,4 +1,4 @@
-"""Builds the stages that generate text: text to replay, and rewritten documents of the domain."""
+"""Builds the stages that generate general text for replay, and the stages that rewrite documents of the domain."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ from adapt.stage.training_plan import REPHRASED
 from adapt.support.errors import ConfigError
 
 AROUND = {"decoder": 1, "gibbs": 2}
-"""Number of special tokens in the model's input in addition to a generated text, keyed by the way of generating."""
+"""Number of special tokens that the model's input has in addition to a generated text, keyed by generation method."""
 
 
 def generated_replay(
@@ -44,7 +44,7 @@ def generated_replay(
         domain: the domain's text, by source. Near copies of its held-out documents are dropped.
 
     Raises:
-        ConfigError: the model cannot generate in this way, or fields contradict each other.
+        ConfigError: the model cannot generate text with `mixture.replay_kind`, or fields contradict each other.
         ModelError: the generator does not exist.
     """
     config = context.config
@@ -108,7 +108,7 @@ def _own_model(base: Start, config: Config) -> Start:
     """Returns the job's model as it was before its top layers were initialized again.
 
     Raises:
-        ConfigError: the model's head is new, or the model is a decoder that was turned into an encoder.
+        ConfigError: the model's head is new, or the model is a decoder that was converted to an encoder.
     """
     start = base.training.start if isinstance(base.training, RedrawTop) else base
     kind = config.mixture.replay_kind
@@ -145,7 +145,8 @@ def _check_way(folder: Path, kind: str) -> None:
     """Checks that text is generated from left to right with a decoder, or by Gibbs sampling with an encoder.
 
     Raises:
-        ConfigError: the model is of the other kind. The message says what to configure for this model.
+        ConfigError: `kind` is `gibbs` and the model is a decoder, or another kind and the model is an encoder. The
+            message says what to configure for this model.
     """
     if is_decoder_folder(folder) == (kind != "gibbs"):
         return
@@ -185,7 +186,7 @@ def rephrased_sources(
         general: the general text on which losses are measured, or None.
 
     Returns:
-        The rewritten text, keyed by the name of a source. Empty if synthesize.generator is not set.
+        The rewritten text, keyed by source name. The mapping is empty if synthesize.generator is not set.
 
     Raises:
         ConfigError: the text cannot be rewritten, or fields contradict each other.

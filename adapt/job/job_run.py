@@ -39,30 +39,31 @@ class Job:
     kind: Kind
     """Name of the job, and sections of the configuration that the job needs."""
     final: Callable[[Context], Stage[Any]]
-    """Builds the job's last stage, which depends on all other stages of the job."""
+    """Function that builds the job's last stage. This stage depends on all other stages of the job."""
     answer: Callable[[Context, Finished[Any], Sequence[str]], Any] | None = None
-    """Computes the job's result from the last stage and the command line. None means that the last stage's result is
-    the job's result. The result is a dataclass with a method `blocks`."""
+    """Function that computes the job's result from the last stage and the command line. None means that the last
+    stage's result is the job's result. The result is a dataclass with a method `blocks`."""
     training: Callable[[Any], Stage[Any] | None] | None = None
-    """Takes the job's last stage, and returns the training stage or merge whose model other jobs may start from.
-    Returns None if the job makes no such model."""
+    """Function that takes the job's last stage and returns the training stage or merge whose model other jobs may start
+    from, or None if the job makes no such model."""
     tokens: Callable[[Any], Start] | None = None
-    """Takes the job's last stage, and returns the model whose tokenizer and architecture the new model has. None means
-    that the new model has the tokenizer and architecture of the initial model."""
+    """Function that takes the job's last stage and returns the model whose tokenizer and architecture the new model
+    has. None means that the new model has the tokenizer and architecture of the initial model."""
     own_tokenizer: bool = False
     """Whether the job's new model has a new tokenizer."""
     texts: Callable[[Any], Select] | None = None
-    """Takes the job's last stage, and returns the selection that other jobs may train on. None means that the job
-    selects no text."""
+    """Function that takes the job's last stage and returns the selection that other jobs may train on. None means that
+    the job selects no text."""
     takes_texts: bool = False
-    """Whether the field `from` of a chain's entry may name a selection."""
+    """Whether the field `from` of this job's entries in a chain file may name a stage that selects text."""
     parts: Callable[[Context], Mapping[str, Stage[Any]]] | None = None
-    """Builds the last stage of each seed. Chains use these stages instead of the stage that summarizes all seeds."""
+    """Function that builds the last stage of each seed. Chains use these stages instead of the stage that summarizes
+    all seeds."""
     first: Callable[[Any], list[Stage[Any]]] | None = None
-    """Takes the job's last stage, and returns the stages that must run first, because they are likely to fail."""
+    """Function that takes the job's last stage and returns stages that run first, because they are likely to fail."""
     exported: Callable[[Any], Export | None] | None = None
-    """Takes the job's last stage, and returns the stage that writes the model for `export.push`. None means that the
-    job pushes no model."""
+    """Function that takes the job's last stage and returns the stage that writes the model for `export.push`. None
+    means that the job pushes no model."""
     is_wide: bool = False
     """Whether some stages of the job can run in parallel."""
     is_named: bool = False
@@ -99,7 +100,7 @@ class JobRun:
     arguments: Sequence[str] = ()
     """The command line of the job."""
     push: Push | None = None
-    """The stage that sends the model to the Hub, which has not run yet. None if `export.push` is not set."""
+    """The stage that sends the model to the Hub and that has not run yet. None if `export.push` is not set."""
 
     def finish_push(self) -> list[Block]:
         """Sends the model to the Hub, unless it was sent before, and returns blocks that report the push.
@@ -139,7 +140,7 @@ class JobRun:
         return folders[name]
 
     def figures(self) -> Mapping[str, Any]:
-        """Returns the job's result as plain values, for the last line of stdout."""
+        """Returns the job's result as plain values, which the command prints in the last line of stdout."""
         return asdict(self.result) if self.job.answer else self.finished.record.metrics
 
     def blocks(self) -> list[Block]:
@@ -233,7 +234,7 @@ class Plan(SelfShown):
     """A forecast of tokens, time and cost for each unfinished training stage, keyed by the stage's name. The forecast
     is None if the stage's text is not prepared yet."""
     phases: Table | None = None
-    """A row per phase that will run, if `training.phases` is set."""
+    """Table with a row per phase of training that will run, if `training.phases` is set."""
     regimes: dict[str, Regime | None] = field(default_factory=dict)
     """Tokens per parameter and number of passes over the texts, for each unfinished training stage, keyed by the
     stage's name. None if the stage's text is not prepared yet."""
@@ -250,7 +251,7 @@ class Plan(SelfShown):
         return [line for line in self.stages if not line.record]
 
     def blocks(self) -> list[Block]:
-        """Returns blocks with the number of stages that will run, a row per stage, and a forecast of the training."""
+        """Returns the number of stages that will run, a table of all stages, and a forecast of the training runs."""
         number, to_run = len(self.stages), len(self.to_run)
         finished = f"{number - to_run} of {number} stages are finished"
         said = f"{finished}; {to_run} will run." if to_run else f"{finished}, so nothing will run."
@@ -268,7 +269,7 @@ class Plan(SelfShown):
         return [*blocks, *self._regimes()]
 
     def _regimes(self) -> list[Block]:
-        """Returns the regime of each training stage, and recommendations for the regime of the first stage."""
+        """Describes passes over the text and tokens per parameter of each training stage, with advice for the first."""
         known = {name: regime for name, regime in self.regimes.items() if regime}
         if self.regimes and not known:
             return [TextBlock("Regime: not known before the text is prepared; dontstop advise estimates it.")]
@@ -328,14 +329,14 @@ def plan_of(job: Job, context: Context) -> Plan:
 
 
 ON_A_CLUSTER = 16
-"""Number of stages that are started at once on a cluster. The cluster delays their tasks until resources are free."""
+"""Number of stages that are started together on a cluster. The cluster delays their tasks until resources are free."""
 
 
 def run_stages(stages: Sequence[Stage[Any]], store: Store, resources: ResourcesConfig) -> list[Record]:
     """Runs unfinished stages, in parallel if resources suffice, and returns the records of all stages.
 
     Raises:
-        AdaptError: for the reasons given at `adapt.runner.ensure.ensure_all`.
+        AdaptError: in the cases listed at `adapt.runner.ensure.ensure_all`.
     """
     waiting = unfinished(stages, store)[0]
     if not waiting:
@@ -348,7 +349,7 @@ def room(resources: ResourcesConfig, stages: int) -> tuple[Mapping[str, float] |
     """Connects to Ray. Returns the resources that parallel stages share, and the largest number of parallel stages.
 
     Args:
-      resources: where the work runs. On a cluster, the returned resources are None, which sets no limit.
+      resources: the section `resources`. On a cluster, the returned resources are None, which sets no limit.
       stages: number of stages to finish.
     """
     connect(resources)

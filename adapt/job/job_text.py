@@ -1,7 +1,7 @@
 """Prepares the text of a job, and measures properties of the text before the job runs.
 
-This module also builds the stages that a method needs before and after each domain. The measured properties are the
-languages of a text, how the tokenizer splits its words, and the share of copies.
+The measured properties are the languages of a text, how the tokenizer splits its words, and the share of copies. This
+module also builds the stages that a continual-learning method needs before and after each domain.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ from adapt.stage.prepare_text import Gather, Prepare, Prepared, PrepareTexts, St
 from adapt.stage.text_sources import Dedup, Files, TaskTexts, held_out, listed_files
 
 GENERAL, REPLAY = "(general)", "(replay)"
-"""Names of general text among the sources of a corpus: text for measuring losses, and text for replay."""
+"""Names of two general texts among the sources of a corpus: the text for measuring losses, and the replayed text."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class DomainText:
 def general_text(context: Context) -> Prepare | None:
     """Prepares general text for measuring losses. Returns None if no general text is configured.
 
-    If the files are also used for training, losses are measured only on their held-out share.
+    If the same files are also used for training, losses are measured only on the held-out share of the files.
 
     Raises:
         ConfigError: the general text is the domain's text, or its files are also used for training without a held-out
@@ -79,9 +79,9 @@ def general_text(context: Context) -> Prepare | None:
 
 
 def domain_text(context: Context, general: Prepare | None) -> DomainText:
-    """Prepares the text of the corpus without the general text on which losses are measured.
+    """Prepares the text of the corpus, from which the general text for measuring losses is excluded.
 
-    Near copies of general text are left out too if `corpus.deduplicate` is `near`.
+    If `corpus.deduplicate` is `near`, near copies of this general text are also excluded.
 
     Args:
         context: context of the job.
@@ -143,7 +143,7 @@ def additional_text(
 ) -> Prepare:
     """Prepares additional text to train on, without the held-out documents of the texts in `measured`.
 
-    Near copies of the general text `general` are left out too if `corpus.deduplicate` is `near`.
+    If `corpus.deduplicate` is `near`, near copies of the text `general` are also excluded.
     """
     apart = measured_general_files(context, general, replay=False)
     dedup = deduplicated(context, (files,), apart, unseen) if apart else None
@@ -155,7 +155,7 @@ def additional_text(
 def prepared_files(
     context: Context, files: Files, general: Prepare | None, dedup: Dedup | None = None, place: int = 0
 ) -> Prepare:
-    """Prepares one source to train on, without the general text on which losses are measured."""
+    """Prepares one source of training text, from which the general text for measuring losses is excluded."""
     measured = (general,) if general else ()
     return Prepare(files.listing.name, files, context.tokens, context.config, dedup, place, measured=measured)
 
@@ -216,10 +216,10 @@ def before_training(
 
 
 def after_training(context: Context, text: Stage[Prepared], past: Mapping[str, Stage[Any]]) -> Mapping[str, Stage[Any]]:
-    """Builds the stages that the configured method needs after a domain was learnt.
+    """Builds the stages that the configured method needs after the training on a domain.
 
     Args:
-        context: context whose initial model has learnt the domain.
+        context: context whose initial model was trained on the domain.
         text: text of the domain.
         past: stages of the method that ran before the training on this domain.
     """
@@ -262,7 +262,7 @@ class TextOutlook:
 
 
 def legibility_words(legibility: Legibility | None) -> str:
-    """Returns a text on how a tokenizer splits the words of a corpus. Empty if this was not measured."""
+    """Describes how a tokenizer splits the words of a corpus. The text is empty if this was not measured."""
     if legibility is None or not legibility.words:
         return ""
     figures = [f"unknown words {legibility.unknown_share:.1%}"]

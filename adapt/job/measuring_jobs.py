@@ -1,6 +1,6 @@
-"""Jobs that measure: evaluate compares models, similarity compares domains, and advise recommends a first job.
+"""Defines the jobs that measure: evaluate compares models, similarity compares domains, advise recommends a first job.
 
-The job vocabulary measures how the tokenizer splits words, and makes models with a changed vocabulary.
+This module also defines the job vocabulary, which measures how the tokenizer splits words, or changes the vocabulary.
 """
 
 import re
@@ -59,7 +59,7 @@ def evaluate_stages(context: Context) -> Compare:
     the corpus (or `domain` for a corpus without sources) and general text (`general`). Features are evaluated on tasks
     with one label per text.
 
-    A model with another tokenizer is measured on the same texts with its own tokens. Losses are then per byte.
+    If the models have different tokenizers, all models are measured on the same texts, and losses are per byte.
 
     Raises:
         ConfigError: a name occurs twice or cannot be a folder's name, or pseudo-perplexity is configured for models
@@ -165,7 +165,7 @@ EVALUATE_JOB = Job(
 
 
 def similarity_stages(context: Context) -> Similarity:
-    """Builds the comparison of the domains in `corpus.sources`. It compares words and, if models are given, losses.
+    """Builds the stage that compares the domains in `corpus.sources` by words and, if models are named, by losses.
 
     Raises:
         ConfigError: there is only one source, or the number of models differs from the number of sources.
@@ -194,7 +194,7 @@ SIMILARITY_JOB = Job(
 
 
 def advise_stages(context: Context) -> Look:
-    """Builds the stage that collects evidence from samples of the corpus, general text, pools and tasks.
+    """Builds the stage that measures samples of the corpus, general text, pools and tasks, as evidence for the advice.
 
     Raises:
         ConfigError: neither a corpus nor a task is configured.
@@ -225,7 +225,7 @@ def _files(context: Context, name: str, corpora: Sequence[tuple[str, CorpusConfi
 
 
 def facts_of(context: Context) -> ModelFacts:
-    """Reads facts about a context's model, such as its type, from the model's files."""
+    """Reads properties of a context's model, such as type and number of parameters, from its files."""
     pretrained = context.start.pretrained
     kind = str(read_json(pretrained.model / CONFIG).get("model_type", ""))
     is_decoder = context.config.objective.kind == "causal"
@@ -235,11 +235,11 @@ def facts_of(context: Context) -> ModelFacts:
 
 
 def advice(context: Context, finished: Finished[Evidence], arguments: Sequence[str]) -> "Advice":
-    """Derives the advice from the evidence.
+    """Recommends recipes, based on the measurements (evidence) of the job's last stage.
 
     Args:
         context: context of the job.
-        finished: last stage of the job, with the evidence.
+        finished: last stage of the job, with the measurements.
         arguments: the command line. The recommended commands repeat its arguments.
     """
     config, evidence = context.config, finished.result
@@ -291,7 +291,7 @@ def domain_files(context: Context) -> dict[str, Files]:
 
 
 def screening(context: Context) -> Screening:
-    """Returns the text that is left out of the corpus. The same text is left out when a model trains on the corpus.
+    """Returns the rules for excluding documents of the corpus. Training on the corpus excludes the same documents.
 
     Raises:
         ConfigError, DataError: `adapt.job.job_text.general_text` raises an error.
@@ -377,11 +377,11 @@ def _donor(context: Context) -> Start | None:
 
 
 def trim(context: Context) -> TrimVocabulary:
-    """Builds the stage that removes the tokens that no text uses.
+    """Builds the stage that removes tokens that do not occur in the corpus, in general text or in `vocabulary.keep`.
 
     Raises:
         ConfigError: `vocabulary.keep` is not a file.
-        ModelError: the model has additional modules.
+        ModelError: the model has added modules, such as adapters.
     """
     refuse_additions(context.start.pretrained.model, "trimmed")
     config, keep = context.config, context.config.vocabulary.keep
@@ -395,7 +395,7 @@ def trim(context: Context) -> TrimVocabulary:
 
 
 def _whole(files: Files) -> Files:
-    """Returns the files without a held-out share, because the tokens of held-out text must not be removed either."""
+    """Returns a copy of `files` that holds out no text, so that the tokens of held-out text are not removed either."""
     return replace(files, corpus=replace(files.corpus, heldout_fraction=0.0, decontaminate=[]))
 
 
@@ -404,7 +404,7 @@ def scratch(context: Context) -> ScratchModel:
 
     Raises:
         ConfigError: `vocabulary.size` is `elbow`, which needs existing tokens.
-        ModelError: the model has additional modules.
+        ModelError: the model has added modules, such as adapters.
     """
     refuse_additions(context.start.pretrained.model, "built from scratch")
     config = context.config

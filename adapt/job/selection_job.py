@@ -28,7 +28,7 @@ from adapt.stage.text_sources import Files, TaskSplit, TaskTexts, held_out, list
 from adapt.support.errors import ConfigError
 
 INDEX_GIB = 8.0
-"""Memory that an index of kind `auto` may use on a machine [GiB]."""
+"""Memory that the index of document vectors may use on a machine if `select.index` is `auto` [GiB]."""
 
 
 def vector_stages(
@@ -39,15 +39,15 @@ def vector_stages(
     unseen: TaskTexts | None,
     measured: tuple[Stage[Prepared], ...],
 ) -> VectorStages | None:
-    """Builds the stages of document vectors. Returns None if no selection reads vectors.
+    """Builds the stages that compute and index document vectors. Returns None if no selection needs vectors.
 
     Args:
         context: context of the job.
         steps: the selections, in the order in which they are applied.
         pool: files to select documents from.
         target: text that documents should resemble.
-        unseen: texts that must not be selected. They get no vectors.
-        measured: texts on which losses are measured. Their held-out documents get no vectors either.
+        unseen: texts that must not be selected. No vectors are computed for these texts.
+        measured: texts on which losses are measured. No vectors are computed for their held-out documents.
 
     Raises:
         ConfigError: the embedder does not exist, or an option is wrong.
@@ -69,7 +69,7 @@ def vector_stages(
     index = BuildIndex(
         name=f"{name}-pool",
         vectors=Embed(f"{name}-pool", embedding, learnt, documents, resources),
-        index=select.index if "target" in needed else "flat",  # nothing is searched without a target
+        index=select.index if "target" in needed else "flat",  # without a target, the index is not searched
         memory_gib=INDEX_GIB,
         queries=0,
         resources=resources,

@@ -43,7 +43,7 @@ from adapt.support.errors import ConfigError
 
 
 def merged_domains(setup: Setup) -> Iterator[Step]:
-    """Builds one step per domain: the training on the domain, and the merge of all models trained so far.
+    """Builds one step per domain: it trains a model on the domain, and merges all models trained so far.
 
     Each training stage starts from the first model of the sequence. If a domain is added, only one model is trained
     before the models are merged again. If only the settings of the merge change, no model is trained.
@@ -166,7 +166,7 @@ def sequence_stages(context: Context) -> SequenceStage:
 
 
 def _benchmarks(context: Context, steps: Sequence[Step]) -> CompareBenchmarks | None:
-    """Builds the comparison of the base model and the model after each domain on standard tasks, if configured."""
+    """Builds the stage that compares the base model and the later models on standard tasks, if tasks are configured."""
     models = {"base": context}
     for step in steps:
         models[f"after {step.domain}" if step.domain else "after all"] = context.starting_from(
@@ -225,7 +225,7 @@ def _each_alone(setup: Setup) -> Iterator[Step]:
 
 
 def _all_at_once(setup: Setup) -> Iterator[Step]:
-    """Builds one training stage on the mixed domains, as long as the stages for single domains together."""
+    """Builds one training stage on the mixed domains, whose length is the total length of one stage per domain."""
     config, training = setup.context.config, setup.context.config.training
     given = {name: getattr(training, name) for name in ("max_steps", "max_tokens", "max_flops")}
     limits = {name: value * len(setup.order) for name, value in given.items() if value}

@@ -191,11 +191,11 @@ def sequence_step(
 
     Args:
         setup: settings of the whole sequence.
-        context: context of the training.
+        context: context of the training stage.
         number: number of domains that the model has learnt.
         name: name of the domain learnt last, or empty if all domains were learnt at once.
         training: the training stage that makes the model.
-        past: stages of the method that run before the training.
+        past: stages that the method runs before the training stage.
     """
     config, order = setup.context.config, setup.order
     mode = config.sequence.mode
@@ -243,13 +243,13 @@ def recalled_texts(setup: Setup, number: int) -> Mapping[str, Prepare]:
 
 
 def watched_texts(setup: Setup, name: str, before: Sequence[str] = ()) -> Mapping[str, Stage[Prepared]]:
-    """Returns the texts for measuring losses during training on a domain: its own, general text and earlier domains."""
+    """Returns the texts for measuring losses during training on a domain: this domain, general text, and `before`."""
     past = {f"{BEFORE}{other}": setup.texts[other] for other in before}
     return {"domain": setup.texts[name], **setup.beside, **past}
 
 
 def with_rules(setup: Setup, context: Context, number: int) -> Context:
-    """Returns the context without the rules of `training.stop` that cannot be judged on domain `number`."""
+    """Returns the context without the rules of `training.stop` that need losses on domains that are not learnt yet."""
     return context.configured(rules_so_far(context.config, setup.order[: number - 1], setup.order))
 
 
@@ -280,7 +280,7 @@ def finetuning_after(setup: Setup, context: Context, tasks: Sequence[TaskConfig]
 
 
 def tested(setup: Setup, number: int, name: str, seen: Sequence[str]) -> list[TaskConfig]:
-    """Returns the tasks that the model after domain `name` is fine-tuned on.
+    """Returns the tasks for fine-tuning the model that has just learnt the domain `name`.
 
     With `sequence.full_matrix`, and for the last model, these are the tasks of all domains so far. Otherwise, they are
     only the tasks of domain `name`. With `sequence.forward_transfer`, the tasks of the next domain are added.

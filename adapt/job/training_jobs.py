@@ -1,7 +1,7 @@
-"""Jobs that train, and jobs that use several models.
+"""Defines the jobs that train a model, and the jobs that combine several models.
 
-DAPT trains on a domain and TAPT on a task (both from Don't Stop Pretraining), and finetune learns a labelled task.
-Merge, distil and ensemble (arXiv 2509.14786) turn several models into one model or one prediction.
+DAPT trains on the text of a domain and TAPT on the text of a task (both from Don't Stop Pretraining). finetune learns a
+labelled task. merge and distil make one model from several models. ensemble (arXiv 2509.14786) averages predictions.
 """
 
 import glob
@@ -46,7 +46,7 @@ from adapt.terminal.console import log
 def dapt_stages(context: Context) -> Export:
     """Builds the stages of DAPT in the order in which they run.
 
-    Stages that fail if the data are faulty are run before the training stage.
+    Stages that detect faulty data run before the training stage.
     """
     general = general_text(context)
     uses_corpus = has_corpus(context.config.corpus) and not context.selected
@@ -302,7 +302,7 @@ def merge_stages(context: Context) -> Merge:
 
     Raises:
         ConfigError: fields of `merge` contradict each other.
-        ModelError: a model does not exist, or its architecture or vocabulary differs from the base's.
+        ModelError: a model does not exist, or its architecture or vocabulary differs from the base model's.
     """
     config, base = context.config, context.start
     models = tuple(merged_from(context, path) for name in config.merge.models for path in _named(context, name))
@@ -317,7 +317,7 @@ def merge_stages(context: Context) -> Merge:
 def _extended(base: Start, models: Sequence[Start]) -> int | None:
     """Returns the index of the first model whose vocabulary was extended, or None if there is none.
 
-    Also checks that the models that exist already match the base model.
+    Also checks that those models that are already on disk match the base model.
     """
     tokens = check_alike(base.pretrained, [model.pretrained for model in models])
     made = [place for place, model in enumerate(models) if model.vocabulary is not base.vocabulary]
@@ -338,7 +338,7 @@ def _named(context: Context, name: str) -> list[str]:
 
 
 def _check_residual(kind: str, models: Sequence[Start]) -> None:
-    """Checks that the instruct model has a chat template if any model has a template, to detect swapped models."""
+    """Checks that the instruct model has a chat template if any model has one. If not, the models were swapped."""
     place = MERGERS.load(kind).dressed_as
     if place is None:
         return

@@ -14,7 +14,7 @@ from adapt.model.model_card import card_code, card_text, front_matter, settings,
 from adapt.runner.files import file_aside, write_atomically
 
 BESIDE = ("generation_config.json", *TEMPLATES)
-"""Optional files of a model that do not affect the model's scores, such as chat templates."""
+"""Names of optional files of a model that do not affect the model's scores: generation settings and chat templates."""
 
 
 def dress(model: Pretrained, facts: Mapping[Path, MergeFacts], speaker: Pretrained | None = None) -> None:
@@ -22,8 +22,8 @@ def dress(model: Pretrained, facts: Mapping[Path, MergeFacts], speaker: Pretrain
 
     Args:
         model: the model whose settings and tokenizer are copied.
-        facts: the content of the model card of each folder.
-        speaker: the model whose chat template and generation settings are copied; None for `model`.
+        facts: the content of each folder's model card, keyed by folder.
+        speaker: another model whose chat template and generation settings are copied; None to copy those of `model`.
     """
     for folder, card in facts.items():
         for file in _files(model):
@@ -109,12 +109,13 @@ class MergeFacts:
     share: float
     settings: Mapping[str, Any]
     sources: Sequence[tuple[str, str, str, str]]
-    """For the base and each model: role, name in the configuration, digest or key, and weight in the merge."""
+    """Four texts for the base and for each model: role, name in the configuration, digest or key, and weight in the
+    merge."""
     causal: bool
 
 
 def merge_card(facts: MergeFacts) -> str:
-    """Returns the model card: Markdown with a YAML head, like `adapt.evaluate.export_card.model_card`."""
+    """Returns the model card: YAML metadata and Markdown text, like `adapt.evaluate.export_card.model_card`."""
     number = len(facts.sources) - 1
     return CARD.format(
         front=front_matter(facts.base_model, "text-generation" if facts.causal else "fill-mask"),

@@ -45,8 +45,8 @@ def new_tokens(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | No
 
     Raises:
         ModelError: a token of the base is absent or has another id; ids of new tokens are not above all ids of the
-            base; two models have different new tokens; or a model has the tokens of the base and another number of
-            rows.
+            base; two models have different new tokens; or a model has the tokens of the base, but another number of
+            embedding rows.
     """
     if all(model == base for model in models):
         return None
@@ -55,7 +55,7 @@ def new_tokens(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | No
     theirs = [ours if model == base else vocabulary_of(model) for model in models]
     for model, ids in zip(models, theirs, strict=True):
         old = {token: number for token, number in ids.items() if token in ours or number < first}
-        _refuse_differing(base, model, ours, old)  # new tokens must not reuse ids of the base
+        _refuse_differing(base, model, ours, old)  # a new token must not have an id of a base's token
     extended = tuple(index for index, ids in enumerate(theirs) if len(ids) > len(ours))
     for index in extended:
         _refuse_differing(models[extended[0]], models[index], theirs[extended[0]], theirs[index])

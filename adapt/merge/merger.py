@@ -1,7 +1,7 @@
-"""The interface of merge methods, and the methods themselves.
+"""Defines the interface of merge methods, and the methods themselves.
 
-For each tensor, a merger returns a route: a function that maps a share to merged weights. For most methods, share 0
-gives the weights of the base.
+For each tensor, a merger returns a route: a function that maps a share (usually from 0 to 1) to merged weights. For
+most methods, share 0 gives the weights of the base, and share 1 gives the full merge.
 
 `average` averages models, such as the last checkpoints of a run. Every choice of coefficients c_j corresponds to a
 decay of the learning rate. Let g_1, ..., g_n be the updates between checkpoints theta_0, ..., theta_n. The average
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Route = Callable[[float], "Tensor"]
 """Function that maps a share to the merged weights of one tensor."""
 Pass = Callable[[], "Iterator[tuple[Tensor, list[Tensor]]]"]
-"""Function that iterates over all floating-point tensors and yields the tensors of base and models in fp32."""
+"""Function that yields, for each floating-point tensor, the base's tensor and the models' tensors, in fp32."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class Merging:
 
     kind: str
     shares: tuple[float, ...]
-    """Positions on the route from the base (0; for `residual`, the first model) to the full merge (1). One model is
-    written per share."""
+    """Positions on the route: 0 is the base (for `residual`, the first model), 1 is the full merge. One merged model is
+    written per position."""
     weights: tuple[float, ...]
     """One weight per model; empty if the merge method does not use weights."""
     density: float | None
-    """Share of a model's differences from the base that the method uses. None if it always uses all differences."""
+    """Share of a model's differences from the base that the method uses. None if the method always uses all of them."""
     seed: int
 
 
@@ -63,7 +63,7 @@ class Merger(ABC):
     shares: ClassVar[tuple[float, ...]] = (1.0,)
     """Default of `merge.shares`."""
     density: ClassVar[float | None] = None
-    """Default of `merge.density`; None if the method has no density."""
+    """Default of `merge.density`; None if the method does not use this option."""
     models: ClassVar[tuple[int, int | None]] = (1, None)
     """Smallest and largest number of models that the method can merge; None for no upper limit."""
     is_weighted: ClassVar[bool] = False
@@ -73,7 +73,7 @@ class Merger(ABC):
     is_random: ClassVar[bool] = False
     """Whether the result depends on the seed."""
     dressed_as: ClassVar[int | None] = None
-    """Index of the model whose config.json, tokenizer and chat template are copied to the result; None for the base."""
+    """Index of the model whose config.json, tokenizer and chat template the result gets; None for the base."""
 
     def __init__(self, merging: Merging) -> None:
         self.merging = merging
@@ -111,7 +111,8 @@ DECAYS: dict[str, Callable[[float], float]] = {
     "cosine": lambda x: (1 + math.cos(math.pi * x)) / 2,
     "sqrt": lambda x: 1 - math.sqrt(x),
 }
-"""For each decay, the learning rate after a share x of the decay, divided by the learning rate before the decay."""
+"""Decays of the learning rate, keyed by name. Each function maps the completed share x of the decay to the learning
+rate, divided by the rate before the decay."""
 
 
 def decay_weights(decay: str, models: int) -> tuple[float, ...]:
@@ -238,7 +239,7 @@ def drawn_elements(address: str, like: Tensor, density: float) -> Tensor:
 
 
 BINS = 2**16
-"""Number of possible values of 16 bits, one half of an fp32 number."""
+"""Number of bins. Elements are counted by 16 bits, which is one half of an fp32 number."""
 CHUNK = 2**20
 """Number of elements that are counted at once, to limit memory."""
 
@@ -291,7 +292,7 @@ def agreed_mean(learnt: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
 def smallest_kept(tensors: Pass, density: float) -> list[float]:
     """Returns, for each model, the smallest absolute value of the differences that are used.
 
-    The share `density` of a model's differences with the largest absolute values is used.
+    The used differences are those with the largest absolute values. They are the share `density` of all differences.
 
     The result is exact, and needs only two passes and little memory, because non-negative floats have the same order
     as their bits read as integers. The first pass counts the upper 16 bits of all differences. The counts determine the
@@ -309,7 +310,7 @@ def smallest_kept(tensors: Pass, density: float) -> list[float]:
 
 
 def _bin_of_rank(counts: np.ndarray, rank: int) -> tuple[int, int]:
-    """Returns the bin of the element with this rank (the largest element is first), and its rank within the bin."""
+    """Returns the bin of the element with this rank (rank 1 is the largest), and the element's rank within the bin."""
     above = np.cumsum(counts[::-1])
     index = int(np.searchsorted(above, rank))
     return len(counts) - 1 - index, rank - int(above[index] - counts[::-1][index])

@@ -8,8 +8,8 @@ pooler). The model class of transformers is instantiated without weights to find
 
 Some models may have embedding rows of tokens that the base lacks. Before merging, a missing row of a model is taken
 from the base, and a missing row of the base is the mean of this row over the models that have it. So every merge
-method treats these rows like all other rows. If only one model has a row, or all models with the row agree on it, the
-merged row equals it at every share.
+method treats these rows like all other rows. If only one model has a row, or the row is equal in all models that have
+it, the merged row is this row at every share.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from adapt.runner.files import file_aside, link_or_copy, write_atomically
 from adapt.support.errors import ModelError
 
 FLOATS = {"F64", "F32", "F16", "BF16"}
-"""Data types whose tensors are merged."""
+"""Data types of safetensors whose tensors are merged."""
 WHOLE = {"BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64"}
-"""Data types whose tensors are copied from the base."""
+"""Data types of safetensors whose tensors are not merged, but copied from the base."""
 
 
 class Weights(Protocol):
@@ -60,7 +60,7 @@ class StoredWeights:
     """The tensors of a model folder."""
 
     headers: Mapping[Path, Mapping[str, Mapping[str, Any]]]
-    """For each file, the names of its tensors in the order of the file, with data type and shape."""
+    """For each file, its header: data type and shape of each tensor, keyed by name, in the order of the file."""
     _opened: Mapping[str, Any]
 
     @property
@@ -102,7 +102,7 @@ def stored_weights(folder: Path) -> Iterator[StoredWeights]:
 
 METADATA = "__metadata__"
 ALIGNED = 8
-"""Alignment of headers: the length of a header is a multiple of this number [bytes]."""
+"""The length of a header is a multiple of this number [bytes]."""
 
 
 @contextmanager
@@ -127,7 +127,7 @@ def formed_like(source: Path, target: Path, shapes: Shapes) -> Iterator[BinaryIO
 
 
 def _reshaped(header: bytes, shapes: Shapes) -> bytes:
-    """Returns a header with new shapes and the byte offsets that follow from them."""
+    """Returns a header with new shapes, and with new byte offsets for tensors of these shapes."""
     content = json.loads(header)
     forms = sorted((form["data_offsets"][0], name, form) for name, form in content.items() if name != METADATA)
     if all(tuple(form["shape"]) == shapes[name] for _, name, form in forms):
@@ -187,7 +187,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Names:
-    """The names of the tensors of an architecture.
+    """Finds the names of an architecture's tensors, and which names are equivalent.
 
     Args:
         folder: folder of a model.
@@ -325,7 +325,7 @@ def _with_rows(shapes: Shapes, rows: Mapping[str, int]) -> Shapes:
 
 
 TOO_LARGE = "go less far (merge.shares, merge.weights), or store the base in fp32, which holds larger numbers than fp16"
-"""Advice in the error for merged weights that exceed the largest number of the base's data type."""
+"""Advice to the user if merged weights exceed the largest number of the base's data type."""
 
 
 def merge_models(
@@ -388,7 +388,8 @@ class _Sources:
     folders: Sequence[str]
     """Folders of base and models, the base first, for messages."""
     checked: set[str] = field(default_factory=set)
-    """Names of tensors that were already checked to be finite. Some merge methods read tensors twice."""
+    """Names of tensors whose values were already checked to be finite. Some merge methods read a tensor twice, and the
+    check should run once."""
 
     def read(self, name: str) -> tuple[Tensor, list[Tensor]]:
         """Returns a tensor of the base and the matching tensor of each model, in fp32.

@@ -1,4 +1,4 @@
-"""Methods against forgetting. Each method changes plain training through hooks.
+"""Methods that reduce forgetting. Each method changes plain training through hooks.
 
 - `base`: the class `Method` with its hooks, and the types that hooks take and return.
 - `table`: the table of all methods.

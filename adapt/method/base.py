@@ -1,4 +1,4 @@
-"""The base class of methods against forgetting, and the types that its hooks take and return.
+"""Defines the base class of methods that reduce forgetting, and the types that its hooks take and return.
 
 A method is a subclass of `Method` that overrides the hooks it needs. Plain training is `Method` itself, with no hook
 overridden. docs/develop/design.md shows which hooks the existing methods use, and docs/develop/extending.md shows how
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Domain:
-    """A domain of a sequence. Methods build their stages from this object."""
+    """One domain in a sequence of domains. Methods build their stages from this object."""
 
     config: Config
     """The configuration of this domain's training."""
@@ -38,7 +38,7 @@ class Domain:
     texts: tuple[Stage[Any], ...]
     """The prepared text of the domain, one stage for each source."""
     past: Mapping[str, Stage[Any]]
-    """The method's stages so far, by name."""
+    """The stages that the method has added to the sequence so far, keyed by stage name."""
     general: Stage[Any] | None = None
     """Prepared general text that is replayed (`mixture.replay_paths`), or None. It is always None in
     `Method.after_domain`."""
@@ -68,7 +68,8 @@ class AddedMemory:
     held: float = 0.0
     """Extra device memory that is used during the whole training [bytes]."""
     kept: float = 0.0
-    """Memory of the modified copies of parameters with which layers compute [bytes]. Autograd stores them in fp32."""
+    """Memory of the modified copies of parameters that layers use instead of the parameters [bytes]. Autograd stores
+    these copies in fp32."""
     layer_values: float = 0.0
     """Number of extra values that autograd stores per token in each layer."""
     trained: float = 1.0
@@ -85,7 +86,7 @@ class Method:
     Options: ClassVar[type | None] = None
     """A frozen dataclass whose fields have defaults and docstrings, like the sections in `adapt.config`. That module
     also has number types with ranges. The dataclass becomes the configuration section with the method's name. A field
-    that is declared with `how(default)` is not part of the keys of stages."""
+    that is declared with `how(default)` is not part of the stages' keys, so stages are not rerun if it changes."""
     kind: ClassVar[str] = "plain"
     """The method's name in `method.kind`."""
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
@@ -106,8 +107,8 @@ class Method:
     that become steeper towards the end, and a window of the last steps. Only such a method may read `Setting.steps`.
     Its training runs never start from the state of a shorter training run (`adapt.train.checkpoints.branch`)."""
     scores_in_blocks: str = ""
-    """Advice to the user in the error about a model whose head does not end in a linear layer. Only methods that
-    compute scores in blocks need such a head. Empty for all other methods."""
+    """Advice in the error message that a model's head does not end in a linear layer. Methods that compute scores in
+    blocks set it, because they need a final linear layer. Empty for all other methods."""
     exports_trained: bool = True
     """Whether the exported model has the same outputs as the model in training. If not, for example because the
     exported weights are a mean over steps, measurements during training cannot be used to choose the model to export
@@ -128,7 +129,7 @@ class Method:
     # The driver calls these hooks before the first stage runs.
 
     def what(self) -> dict[str, Any]:
-        """Returns the method's entries in the key of stage `train`: kind, options, source of a user-defined class."""
+        """Returns the method's part of stage `train`'s key: kind, options, and the source of a user-defined class."""
         own = type(self).__module__.split(".")[0] != "adapt"
         named = f"{type(self).__module__}:{type(self).__qualname__}" if own else self.kind
         source = {"source": source_digest(type(self))} if own else {}
@@ -136,7 +137,7 @@ class Method:
         return {"kind": named, **source, **self.settings(), **length}
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that are part of the key. By default, these are all options that are not marked `how`."""
+        """Returns the options in stage `train`'s key. By default, these are all options that are not marked `how`."""
         return what(self.options) if is_dataclass(self.options) else {}
 
     def check(self, config: Config, model: Path) -> None:
@@ -154,7 +155,8 @@ class Method:
         """Returns the options with the names in `other_models` replaced by folders.
 
         Args:
-            folders: a folder for each name, with a model of the right shape. Its weights may still be untrained.
+            folders: for each name, the folder of a model with the named model's architecture and sizes. If an earlier
+                stage trains the named model, the folder has the model before this training.
         """
         return self.options
 
@@ -184,7 +186,7 @@ class Method:
         """Returns the extra work of the method per training pass, for estimates of FLOPs and memory.
 
         Args:
-            is_known: whether stages of the method have run before this training run.
+            is_known: whether the method's stages, such as a measurement of importance, have run before this training.
             passes: number of micro-batches per step. If there are several, some methods compute part of a pass twice.
         """
         return Added()
@@ -299,12 +301,12 @@ class Method:
         """Converts the trained weights to those of an ordinary model, for export.
 
         Args:
-            state: the trained weights, keyed by name. All weights on the first rank, empty on other ranks.
+            state: the trained weights, keyed by name: complete on the first rank, and empty on other ranks.
         """
         return state
 
     def cut_short(self, done: int) -> str:
-        """Describes what is missing because the text ended before the planned number of steps (`Setting.steps`).
+        """Describes how the result is incomplete because the text ended before the planned last step (`Setting.steps`).
 
         This hook is only called for methods that set `depends_on_length`.
 
@@ -312,7 +314,7 @@ class Method:
             done: number of steps that the training reached.
 
         Returns:
-            A sentence for the user without its full stop; empty if nothing is missing.
+            A sentence for the user without its full stop; empty if the result is complete.
         """
         return ""
 
@@ -376,7 +378,7 @@ class Setting:
 
     seed: int = 0
     length: int | None = None
-    """Number of steps of the training. None if the method does not set `Method.depends_on_length`."""
+    """Number of steps of the training run. None if the method does not set `Method.depends_on_length`."""
     past: Mapping[str, Path] = field(default_factory=dict)
     """Result folders of the method's stages so far, keyed by the stage's name."""
     anchor: Path = Path()
@@ -394,16 +396,17 @@ class Setting:
     texts: tuple[Path, ...] = ()
     """Folders of the domain's prepared text; empty if the text is streamed."""
     first_general: int | None = None
-    """Number of the first row of replayed general text, as in `Corrupted.rows`. None without general text."""
+    """Row number at which the replayed general text begins, as in `Corrupted.rows`. None without general text."""
     device: Any = "cpu"
     """The device that the model will be on."""
     zero_stage: int = 0
     world: int = 1
-    """Number of ranks of the training."""
+    """Number of ranks of the training run."""
     precision: str = "fp32"
     """Number format of the passes: fp32, bf16 or fp16."""
     load: Callable[[Path], PreTrainedModel] | None = None
-    """Loads another model, such as a teacher, like the trained model. The result is on the CPU, in evaluation mode."""
+    """Function that loads another model, such as a teacher, with the trained model's settings. It returns the model on
+    the CPU, in evaluation mode."""
 
     @property
     def steps(self) -> int:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DistillOptions:
-    """Options of distillation, which keeps outputs near those of the model before the domain, or of other teachers."""
+    """Options of distillation, which keeps the model's outputs near the outputs of the teachers."""
 
     weight: NonNegativeFloat = 1.0
     """Factor of the distance from the teachers, which is added to the loss; 0 disables it (arXiv 1606.09282). With
@@ -61,12 +61,12 @@ class Distill(Method):
         self.other_models = tuple(options.teachers) if options.weight else ()
         self.needs_equal_width = options.of == "states"
         self.teacher: Teacher | None = None
-        """The frozen models; None if `weight` is 0."""
+        """The frozen models (teachers); None if `weight` is 0."""
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that are part of the key. The temperature is left out if states are compared.
+        """Returns the options in the training stage's key. The temperature is left out if states are compared.
 
-        The content of the teachers is also part of the key (`adapt.stage.train.Train.what`).
+        The teachers' weights are also part of the key (`adapt.stage.train.Train.what`).
         """
         used = ("weight", "of", *(["temperature"] if self.options.of == "logits" else []))
         return {name: getattr(self.options, name) for name in used}
@@ -92,7 +92,7 @@ class Distill(Method):
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yields the objective's loss and the weighted distance of each micro-batch. Runs one pass of each model."""
+        """Yields each micro-batch's objective loss and weighted distance. Runs each model once per micro-batch."""
         if self.teacher is None:
             yield from super().losses(model, parts, objective, step, predictions)
             return

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 NAMED = "domains"
-"""Kind of the added module that stores the names of domains and their prototypes (mean embeddings)."""
+"""Name, in the list of a model's additions, of the module that stores domain names and prototypes (mean embeddings)."""
 Words: TypeAlias = "Callable[[int], Tensor]"
 """A function that takes a number and returns this many tokens, for initializing vectors.
 
@@ -124,7 +124,7 @@ def _carries(model: Path, other: str, method: str) -> ModelError:
 
 
 class TrainsSets(Method):
-    """Trains a set of added parameters: the domain's own set if `by_domain`, else the set that all domains share."""
+    """Base class of methods that train a set of added parameters: the domain's own set, or one set for all domains."""
 
     adds_modules = True
     _names: Sequence[str] = ()
@@ -212,7 +212,7 @@ class Adapters(TrainsSets):
         check_trained_sets(config, model, self.kind, *self.addition, self.by_domain)
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
-        """Returns the model's dimensions with the adapters of one domain, through which every token passes."""
+        """Returns the model's dimensions, including one domain's adapters, because every token passes through these."""
         return size.with_matrices(self._elements(size))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
@@ -245,7 +245,7 @@ class Demix(TrainsSets):
 
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
-        """Kind of the parameters that are added to the model, `experts`, and no options, because experts have none."""
+        """Kind of the parameters that are added to the model (`experts`), with an empty dictionary of options."""
         return "experts", {}
 
     def check(self, config: Config, model: Path) -> None:
@@ -273,7 +273,7 @@ class Demix(TrainsSets):
         return replace(size, parameters=size.parameters + len(trainings) * _expert_parameters(size))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the trained share of the parameters. Only one domain's experts are trained."""
+        """Returns the share of the parameters that is trained, which is one domain's experts."""
         return AddedMemory(trained=min(1.0, _expert_parameters(size) / size.parameters))
 
 
@@ -293,7 +293,7 @@ class PromptOptions:
 
 
 PREFIXES = "prefixes"
-"""Kind of the parameters that prefix tuning adds to the model."""
+"""Name, in the list of a model's additions, of the parameters that prefix tuning adds."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Adds a set of parameters for a domain to a model, and computes the domain's prototype from its text.
 
-The same text also provides the tokens for initializing the parameters.
+Tokens of the domain's text can also initialize the parameters.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FreezeOptions:
-    """Options of freezing: which parts of the model do not train. `training.freeze` also takes names of parameters."""
+    """Options of freezing: which parts of the model are not trained. `training.freeze` freezes parameters by name."""
 
     embeddings: bool = True
     """Whether the token embeddings are frozen. An LM head that shares their matrix is then frozen too."""
@@ -49,10 +49,10 @@ class Freeze(Method):
     options: FreezeOptions
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that are part of the key.
+        """Returns the options that are part of the training stage's key.
 
-        The option `all_but_module` was added later. It is part of the key only if it is true, so that old keys stay
-        valid.
+        The option `all_but_module` was added later. It is part of the key only if it is true, so that results with old
+        keys are still found.
         """
         if self.options.all_but_module:
             return {"all_but_module": True}
@@ -95,7 +95,7 @@ class Freeze(Method):
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
         """Returns the share of parameters that have gradients and optimizer state."""
-        if self.options.all_but_module:  # upper bound: the module is not larger than the other layers
+        if self.options.all_but_module:  # an upper bound, because the module is at most as large as the original layers
             trained = size.embedding_parameters + size.layer_parameters / 2
             return AddedMemory(trained=min(1.0, trained / size.parameters))
         frozen = float(size.embedding_parameters * self.options.embeddings)
@@ -123,7 +123,7 @@ class Expand(Method):
     options: ExpandOptions
 
     def check(self, config: Config, model: Path) -> None:
-        """Checks that a layer with zero output projections is the identity in this model.
+        """Checks that a layer whose output projections are 0 is the identity in this model.
 
         Raises:
             ModelError: the model type is not supported, its layers normalize the sum with their input, or they depend
@@ -150,7 +150,7 @@ class Expand(Method):
         return model
 
     def resize(self, config: Any) -> None:
-        """Writes the number and the kinds of layers into the model's config."""
+        """Writes the larger number of layers, and their types, into the model's config."""
         sources = [source for source, _ in self._sources(config.num_hidden_layers)]
         grow_layer_lists(config, sources)
         (name,) = (name for name in ALIASES["layers"] if name in config.to_dict())

@@ -1,4 +1,4 @@
-"""Shared code of stages that measure a model on rows of a text and sum the measurements over the rows.
+"""Provides shared code for stages that measure a model on rows of a text and sum the measurements over the rows.
 
 This module does not load torch, because a Ray task must hide the GPUs of other tasks before it loads torch. The code
 that needs torch is in `row_sums`.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from adapt.objective.objective import Batch
 
 EPOCH = 2**32
-"""Epoch number in the seeds of measurements. Training never reaches this epoch, so measurements draw other masks."""
+"""Epoch number in the seeds of measurements. Training never reaches it, so training uses other masks."""
 
 
 def check_prepared(config: Config, measured: str, fix: str) -> None:
@@ -72,8 +72,8 @@ It takes a model in evaluation mode, the objective, numbered batches, and the pr
 class ImportedFunction:
     """A function that is named by its import path, and imported when it is called.
 
-    A Ray task gets a function of a module that loads torch in this form, because it first hides the GPUs of other
-    tasks.
+    Functions of modules that load torch are sent to Ray tasks in this form, because a task must hide the GPUs of other
+    tasks before it loads torch.
     """
 
     place: str
@@ -111,14 +111,14 @@ class Summed:
 
     rows: int
     tokens: int
-    """Tokens of text that were read."""
+    """Number of text tokens that were read."""
     domains: int
     """Number of domains over which the result is averaged."""
     device_seconds: float
 
 
 def objective_of_sums(config: Config) -> dict[str, Any]:
-    """Returns the objective's part of the key of a stage that measures with the objective.
+    """Returns the entries that the objective adds to the key of a stage that measures with the objective.
 
     Raises:
         ConfigError: the objective needs word weights, which only training runs can read.
@@ -133,7 +133,7 @@ def objective_of_sums(config: Config) -> dict[str, Any]:
 
 
 def what_of_sums(config: Config, start: Start, wanted: int) -> dict[str, Any]:
-    """Returns the entries of the key that determine the sums, except the text: sample, masking, and model."""
+    """Returns the entries of a stage's key that determine the sums, except the text: sample, masking, and model."""
     return {
         "sequences": wanted,
         "sequence_length": config.training.sequence_length,
@@ -145,12 +145,12 @@ def what_of_sums(config: Config, start: Start, wanted: int) -> dict[str, Any]:
 
 
 def needs_as_training(config: Config) -> Mapping[str, float]:
-    """Returns the resources of a stage that computes on all workers, as a training run does."""
+    """Returns the resources that a measuring stage requests. Like a training run, it computes on all workers."""
     return training_needs(config.resources)
 
 
 def summed_up(summing: Summing, name: str, previous: Path | None) -> Outcome[Summed]:
-    """Sums measurements over rows on the cluster. Returns the record and the cost. See `row_sums.sum_up`."""
+    """Sums measurements over rows on the cluster with `row_sums.sum_up`. Returns the stage's record and its cost."""
     from adapt.method.row_sums import sum_up
 
     result = sum_up(summing, name, previous)

@@ -22,7 +22,7 @@ from adapt.method.measurement import AddedUp
 from adapt.objective.objective import Batch, Objective
 
 ON_CPU, ON_GPU = 2**18, 2**26
-"""Number of weights for which the penalty is computed at a time, on a CPU and on a GPU.
+"""Number of weights whose penalty is computed at a time: the first on a CPU, the second on a GPU.
 
 The number for CPUs is small, so that intermediate values stay in the processor's cache.
 """
@@ -44,7 +44,7 @@ class Pulls:
 
     def __init__(self, pulls: Sequence[Pull]) -> None:
         self._pulls = pulls
-        self._penalty: list[Tensor] = []  # the terms of the last step's penalty on this rank
+        self._penalty: list[Tensor] = []  # this rank's terms of the penalty at the last step
 
     def add_to(self, engine: TrainingEngine) -> None:
         """Adds the gradient strength F (w - w*) of every pull to the gradients of a step."""
@@ -81,7 +81,7 @@ def parts_now(engine: TrainingEngine) -> dict[str, Tensor]:
 
 
 def own_parts(engine: TrainingEngine, whole: Callable[[str], Tensor]) -> dict[str, Tensor]:
-    """Returns this rank's parts of tensors that have the parameters' shapes, keyed by parameter name.
+    """Returns this rank's parts of tensors, one tensor per parameter and of its shape, keyed by parameter name.
 
     Args:
         engine: the engine with the parameters.

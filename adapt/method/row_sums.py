@@ -64,7 +64,7 @@ def batches_at(stream: TokenStream, share: Share, length: int, marks: Sequence[s
 
 
 def model_on(device: torch.device, config: Config, pretrained: Pretrained) -> PreTrainedModel:
-    """Loads a model in the same way as for training, and returns it in evaluation mode on a device."""
+    """Loads a model with the training's settings, and returns the model in evaluation mode on a device."""
     causal, dropout = config.objective.kind == "causal", config.model.attention_dropout
     model = load_model(pretrained.model, causal, pretrained.trust_remote_code, dropout)
     if sees_only_earlier(config.objective):
@@ -72,7 +72,7 @@ def model_on(device: torch.device, config: Config, pretrained: Pretrained) -> Pr
     if device.type == "cpu":
         use_quick_dropout(model)
     torch.nn.Module.to(model, device)
-    model.eval()  # last, so that the added dropout modules are in evaluation mode too
+    model.eval()  # called last, so that the dropout modules added above are in evaluation mode too
     return model
 
 
@@ -112,7 +112,7 @@ def add_up(summing: Summing, device: torch.device, precision: str, share: Share)
     """Sums over one device's share of the rows, in a Ray task.
 
     Returns:
-        The name of the file with the sums, the numbers of examples and tokens, and whether all sums are finite.
+        The name of the written file, the number of examples, the number of tokens, and whether all sums are finite.
     """
     config, pretrained = summing.config, summing.pretrained
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)

@@ -1,4 +1,6 @@
-"""Methods of plain training that differ in which models learn which text: `one`, `joint`, `merge` and `replay`.
+"""Defines four methods of plain training that differ only in which model learns which text.
+
+They are `one`, `joint`, `merge` and `replay`.
 
 Papers use `one`, a model per domain, and `joint`, one model for all domains, as bounds for other methods. `merge`
 trains a model per domain from the base model and then merges all models with the options of section `merge` (task
@@ -27,7 +29,7 @@ class One(Method):
     mode: ClassVar[str | None] = "separate"
 
     def what(self) -> dict[str, Any]:
-        """Returns the key entries of plain training, because each model is trained plainly."""
+        """Returns the entries of plain training in the stage's key, because each training run is plain."""
         return Method().what()
 
 
@@ -38,7 +40,7 @@ class Joint(Method):
     mode: ClassVar[str | None] = "joint"
 
     def what(self) -> dict[str, Any]:
-        """Returns the key entries of plain training, because the model is trained plainly."""
+        """Returns the entries of plain training in the stage's key, because the training run is plain."""
         return Method().what()
 
 
@@ -49,7 +51,7 @@ class MergedAfter(Method):
     is_merged_after: ClassVar[bool] = True
 
     def what(self) -> dict[str, Any]:
-        """Returns the key entries of plain training. The merge is a separate stage with its own key."""
+        """Returns the entries of plain training in the stage's key. The merge is a separate stage with its own key."""
         return Method().what()
 
     def check(self, config: Config, model: Path) -> None:
@@ -89,11 +91,11 @@ class Replay(Method):
         self.general_growth = options.general_growth
 
     def what(self) -> dict[str, Any]:
-        """Returns the key entries of plain training. The replayed share is an entry of the mixture instead."""
+        """Returns the entries of plain training in the stage's key. The mixture's entries have the replayed share."""
         return Method().what()
 
     def check(self, config: Config, model: Path) -> None:
-        """Checks that the shares leave rows for the domain, and that there is text to replay.
+        """Checks that replayed text leaves rows for the domain's own text, and that there is text to replay.
 
         Raises:
             ConfigError: the shares sum to 1 or more, or there is no text to replay.

@@ -1,4 +1,4 @@
-"""The table of methods, keyed by their names in `method.kind`."""
+"""Lists all methods by their names in `method.kind`, and creates and checks the configured method."""
 
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def method_of(config: Config) -> Method:
     """Returns the configured method with its options.
 
     Raises:
-        ConfigError: for the reasons given at `Kinds.load`.
+        ConfigError: see `Kinds.load`.
     """
     kind, options = METHODS.load(config.method.kind), config.method_options
     if options is None and kind.Options is not None:
@@ -103,4 +103,4 @@ def check_method(config: Config, model: Path) -> None:
 
 
 _CHANGING = ("before", "prepare_model", "begin", "extra_loss", "losses", "before_step", "after_step")
-"""Hooks by which a method measures or changes the model, its loss or its gradients."""
+"""Names of the hooks in which a method can measure or change the model, its loss or its gradients."""

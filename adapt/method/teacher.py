@@ -18,11 +18,11 @@ TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 class Teacher:
-    """Holds one or several frozen models, and measures the trained model's distance from their mean.
+    """Holds one or more frozen models (teachers), and measures how far the trained model is from the teachers' mean.
 
     Args:
-        setting: the training's setting. The frozen models are its `teachers`. If it has none, the frozen model is
-            `anchor`, from which the training started. Every rank holds complete copies.
+        setting: the training's setting. The frozen models are its `teachers`. If it has none, the only frozen model
+            is `anchor`, from which the training started. Every rank holds complete copies of the frozen models.
         options: the method's options, which determine what is compared and how.
         scores_in_blocks: advice to the user if scores cannot be computed in blocks. Empty if states are compared.
 
@@ -91,7 +91,7 @@ class Teacher:
 
     @contextmanager
     def _as_trained(self, device: torch.device) -> Iterator[None]:
-        """Returns a context manager for forward passes in the precision of the training, without gradients."""
+        """Returns a context manager in which forward passes have the training's precision and no gradients."""
         dtype = TYPES[self._precision]
         with torch.no_grad(), torch.autocast(device.type, dtype, enabled=self._precision != "fp32"):
             yield

@@ -1,4 +1,6 @@
-"""Methods by which the next domain starts from a mean of models: `interpolate` and `average`. Training itself is plain.
+"""Defines two methods after which the next domain starts from a mean of models. Training itself is plain.
+
+The methods are `interpolate` and `average`.
 
 With `interpolate`, every floating-point weight becomes (1 - share) w_earlier + share w_trained after a domain (WiSE-FT,
 arXiv 2109.01903; LM-Cocktail, arXiv 2311.13534). `job: merge` with `merge.kind: interpolate` computes several
@@ -35,7 +37,7 @@ class InterpolateOptions:
     share: Fraction = 0.5
     """Share of the trained model in every weight; 1 is plain training, 0 learns nothing."""
     towards: Literal["before", "base"] = "before"
-    """The other model: the model `before` this domain, or the `base` model, from which the first domain started."""
+    """The earlier model: the model `before` this domain, or the `base` model, from which the first domain started."""
 
 
 class Interpolated(Method):
@@ -105,7 +107,7 @@ def between(other: Mapping[str, Any], state: Mapping[str, Any], share: float) ->
 
 @dataclass(frozen=True)
 class AverageOptions:
-    """Options of averaging the model over the last part of a training run (arXiv 2507.17634)."""
+    """Options of the mean of the model's weights over the last part of a training run (arXiv 2507.17634)."""
 
     window: OpenFraction = 0.2
     """Share of the steps, at the end of the training, over which the model is averaged."""
@@ -191,7 +193,7 @@ class WindowAverage(Method):
 
 @cache
 def _warn_of_decay(schedule: str) -> None:
-    """Logs the warning once per process, even if a sequence has several training runs."""
+    """Warns that the learning rate decays. Logs this once per process, even if there are several training runs."""
     log(
         f"warning: training.schedule {schedule} lowers the learning rate at the end, and method.kind average replaces"
         " such a decay: in our tests averaging helped with a constant rate, and not with a falling one"

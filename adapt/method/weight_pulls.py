@@ -1,8 +1,8 @@
-"""Methods that pull weights back to their values before a domain: `l2sp` and `ewc`.
+"""Defines the methods `l2sp` and `ewc`, which pull weights back to their values before a domain.
 
-A penalty on the distance is added to the loss. Each rank adds the gradient of the penalty to the part of a parameter
-that it holds, before gradients are clipped. So the result does not depend on how the batch or the model is divided
-among ranks, and the copy of the starting weights is divided like the optimizer's state.
+A penalty on the distance from these values is added to the loss. Each rank adds the gradient of the penalty to the
+part of a parameter that it holds, before gradients are clipped. So the result does not depend on how the batch or
+the model is divided among ranks. The copy of the starting weights is divided among ranks like the optimizer's state.
 
 L2-SP (Xuhong, Grandvalet and Davoine 2018, arXiv 1802.01483) adds alpha / 2 ||w - w_start||^2 + beta / 2 ||w -
 w_base||^2, over all trained parameters.
@@ -77,7 +77,7 @@ class PullsWeights(Method):
 
     def report(self) -> dict[str, float]:
         """Returns the penalty at the weights before the last step [nats per predicted token, like the loss]."""
-        if self._pulls is None:  # a trial of the memory use does not call `begin`
+        if self._pulls is None:  # a trial that measures the memory use does not call `begin`, which sets `_pulls`
             return {}
         return {"penalty": self._pulls.penalty(self._setting.device, self._setting.zero_stage > 0)}
 
@@ -108,7 +108,7 @@ class L2sp(PullsWeights):
     options: L2spOptions
 
     def begin(self, engine: TrainingEngine) -> None:
-        """Copies the starting weights. If `beta` is above 0, loads the base model's weights unless they are equal."""
+        """Copies the starting weights. If `beta` is above 0, loads the base model unless it is the starting model."""
         alpha, beta, setting = self.options.alpha, self.options.beta, self._setting
         if beta and setting.base != setting.anchor:
             assert setting.load
@@ -124,7 +124,7 @@ class L2sp(PullsWeights):
 
 
 FISHER, FISHER_FILE = "fisher", "fisher.safetensors"
-"""Name of the method's stage, and name of the file that the stage writes."""
+"""Name of the stage that measures the Fisher information, and name of the file that it writes."""
 MEASURED = "Fisher information"
 
 
@@ -150,7 +150,7 @@ class Ewc(PullsWeights):
     options: EwcOptions
 
     def settings(self) -> dict[str, Any]:
-        """Returns the strength, the only option that training uses.
+        """Returns the strength, because training uses no other option.
 
         The options of the measurement are part of the key of stage `fisher`.
         """
@@ -198,7 +198,7 @@ class Ewc(PullsWeights):
     def begin(self, engine: TrainingEngine) -> None:
         """Copies the current weights, and loads this rank's parts of the Fisher information."""
         folder = self._setting.past.get(FISHER)
-        if folder is None:  # the first domain, without earlier text to protect
+        if folder is None:  # in the first domain, there is no earlier text to protect
             self._pulls = pulls_on(engine, [])
             return
         with safe_open(folder / FISHER_FILE, framework="pt") as file:
@@ -228,11 +228,11 @@ class MeasureFisher(Stage[Summed]):
     """The stage with the mean Fisher information of the earlier domains; None if there is no such stage."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the entries of the key that determine the Fisher information: sample, masking, and model."""
+        """Returns the entries of the stage's key that determine the Fisher information: sample, masking, and model."""
         return what_of_sums(self.config, self.start, self.sequences)
 
     def needs(self) -> Mapping[str, float]:
-        """Returns the resources of a stage that computes on all workers."""
+        """Returns the resources that the stage requests, which are those of all workers."""
         return needs_as_training(self.config)
 
     def run(self, folder: Path, done: Done) -> Outcome[Summed]:

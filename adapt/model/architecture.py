@@ -23,8 +23,8 @@ from adapt.support.errors import ConfigError, ModelError
 from adapt.terminal.console import log
 
 Way = Literal["packed", "shared rows", "padded", "by length"]
-"""How a model accepts documents: packed into one sequence, as rows with several documents each, as padded rows with one
-document each, or as unpadded rows of equal length with one document each."""
+"""How a model accepts documents: packed into one sequence, as rows with several documents each (`shared rows`), as
+padded rows with one document each, or as unpadded rows of equal length with one document each (`by length`)."""
 WHY: dict[Way, str] = {
     "shared rows": "attention cannot divide a sequence into documents, so rows have several documents, and a mask for"
     " each pair of tokens keeps them apart",
@@ -32,12 +32,12 @@ WHY: dict[Way, str] = {
     "by length": "padding would change the model's outputs, so only documents of exactly the same length are computed"
     " together",
 }
-"""For each way to compute documents as rows, the reason why a model needs this way. The text is shown to users."""
+"""The reason why a model needs a way to compute documents as rows, keyed by way. The text is shown to users."""
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """Names of the modules that are the parts of a layer."""
+    """Names of the modules that are the parts of a layer in one architecture."""
 
     layers: str
     """Name of the list of layers, relative to base_model."""
@@ -51,7 +51,7 @@ class Pattern:
     outer: str
     """Name of the module that computes the output neurons of the feed-forward block."""
     fused: bool = False
-    """Whether one module computes queries, keys and values, with its outputs in this order."""
+    """Whether a single module computes queries, keys and values, in this order."""
 
 
 _BERT = Pattern(
@@ -193,27 +193,28 @@ def try_unknown(
     Architectures in PATTERNS need no test: they accept packed documents, and their heads end in a linear layer.
 
     Returns:
-        How the architecture accepts documents. None if it is in PATTERNS, or can only be tested with the full model.
+        How the architecture accepts documents. None if the architecture is in PATTERNS, or if only the full model can
+        show this.
 
     Raises:
         ModelError: see `adapt.model.load.check_loads`, which also describes the arguments.
     """
     if str(read_json(folder / CONFIG).get("model_type")) in PATTERNS:
         return None
-    from adapt.model.load import check_loads  # loads torch
+    from adapt.model.load import check_loads  # imported here, because it loads torch
 
     return check_loads(folder, causal, trust_remote_code, only_earlier, in_blocks)
 
 
 def check_deeper(folder: Path, field: str) -> None:
-    """Checks that layers can be inserted into a model, that is, that no layer depends on its own number.
+    """Checks that layers can be inserted into a model, that is, that no layer's computation depends on its index.
 
     Args:
         folder: folder of the model.
         field: field of the configuration that adds layers.
 
     Raises:
-        ModelError: the model is a GPT-2 whose attention scale depends on the layer's number.
+        ModelError: the model is a GPT-2 whose attention scale depends on the layer's index.
     """
     if read_json(folder / CONFIG).get("scale_attn_by_inverse_layer_idx"):
         raise ModelError(
@@ -243,7 +244,7 @@ COUNT_FROM_PADDING = {
 """Model types in which positions start at pad_token_id + 1, so the first rows of the position table are not used."""
 
 PROMPTS = "prompts"
-"""Kind of the addition `adapt.model.additions.prompts`, whose vectors take positions of the model."""
+"""Name of prompts in the list of a model's additions. The vectors of a prompt take positions that text could use."""
 
 
 def first_position(config: Any) -> int:
@@ -261,7 +262,7 @@ def max_sequence_length(folder: Path) -> int | None:
 def _positions(folder: Path) -> int | None:
     """Returns the number of positions for tokens that a model has; None if its config does not give this number."""
     config = read_json(folder / CONFIG)
-    positions = config.get("max_position_embeddings", config.get("n_positions"))  # GPT-2 has the latter
+    positions = config.get("max_position_embeddings", config.get("n_positions"))  # GPT-2 uses `n_positions`
     if not isinstance(positions, int):
         return None
     if config.get("model_type") in COUNT_FROM_PADDING:
@@ -277,11 +278,11 @@ def unscaled_length(folder: Path) -> int | None:
     model has positions. Such sequences are not allowed.)
     """
     config = read_json(folder / CONFIG)
-    settings = [config.get("rope_parameters"), config.get("rope_scaling")]  # older files use the second key
+    settings = [config.get("rope_parameters"), config.get("rope_scaling")]  # older files use `rope_scaling`
     ropes = [rope for rope in settings if isinstance(rope, Mapping)]
     ropes += [
         part for rope in ropes for part in rope.values() if isinstance(part, Mapping)
-    ]  # some files have settings per kind of layer
+    ]  # some files have separate settings per type of layer
     name = "original_max_position_embeddings"
     lengths = [config.get(name, rope.get(name)) for rope in ropes if "long_factor" in rope]
     return min((length for length in lengths if isinstance(length, int)), default=None)
@@ -308,20 +309,20 @@ def check_sequence_length(folder: Path, wanted: int, field: str) -> None:
 
 
 def check_architecture(folder: Path, causal: bool, shifted: bool = False, turned: bool = False) -> None:
-    """Checks by its config.json that a model suits the objective, as an encoder or as a decoder.
+    """Checks by a model's config.json that the objective suits it, as an encoder or as a decoder.
 
-    This is checked again when the model is loaded.
+    `adapt.model.load` checks this again when it loads the model.
 
     Args:
         folder: folder of the model.
         causal: whether the objective predicts next tokens.
         shifted: whether the objective predicts each masked token at the position before it.
-        turned: whether `model.attention` turns the model into an encoder.
+        turned: whether `model.attention: bidirectional` converts the model from a decoder to an encoder.
 
     Raises:
-        ModelError: an encoder would have to predict next tokens or be turned into an encoder; a decoder would have to
-            predict masked tokens; a decoder that sees both sides has another objective than `mntp`; or `mntp` is used
-            with another model.
+        ModelError: an encoder would have to predict next tokens or be converted to an encoder; a decoder would have to
+            predict masked tokens; a decoder with bidirectional attention has another objective than `mntp`; or `mntp`
+            is used with a model that is not such a decoder.
     """
     config = read_json(folder / CONFIG)
     name, decoder = _named(config)
@@ -339,7 +340,7 @@ def check_architecture(folder: Path, causal: bool, shifted: bool = False, turned
 
 
 def check_turnable(folder: Path) -> None:
-    """Checks that a model's config.json names a decoder, because only decoders can be turned into encoders.
+    """Checks that a model's config.json names a decoder, because only decoders can be converted to encoders.
 
     Raises:
         ModelError: the model is not a decoder.
@@ -363,7 +364,7 @@ def _named(config: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def turned_wrongly(folder: Path, is_turned: bool) -> ModelError:
-    """Returns the error for a decoder that sees both sides without objective mntp, or for mntp with another model."""
+    """Returns the error for a bidirectional decoder without objective mntp, or for mntp with any other model."""
     if is_turned:
         return ModelError(
             f"{folder} is a decoder that sees both sides of a token, so it predicts each token at the position before",

@@ -37,7 +37,7 @@ from adapt.model.tokenizer import load_config
 SEED = 0
 """Seed of the random weights of new heads. It is constant, so that all runs begin with the same model."""
 TABLES = ("word_embeddings", "position_embeddings")
-"""Tables of the embeddings that generator and discriminator can share."""
+"""Names of the embedding tables that generator and discriminator can share."""
 
 
 class MaskPredictions(nn.Module):
@@ -88,7 +88,7 @@ _CLASSES: dict[str, Any] = {"electra": ElectraForPreTraining, "deberta-v2": Debe
 
 
 class DisentangledEmbedding(nn.Embedding):
-    """A table of the discriminator that is the generator's table plus a trained difference (arXiv 2111.09543, 3.3).
+    """The discriminator's embedding table: the generator's table plus a trained difference (arXiv 2111.09543, 3.3).
 
     E_D = sg(E_G) + E_delta: the discriminator's loss has gradients with respect to the difference E_delta only.
 
@@ -154,9 +154,9 @@ class Detector(nn.Module):
             draws: uniform random numbers in [0, 1) that choose the generator's tokens, float64 [T].
 
         Returns:
-            The generator's cross entropy, summed over the masked tokens [nats]; for each token, the logit of the
-            discriminator's probability that it was replaced, [N]; and whether it was replaced, bool [N]. A masked token
-            does not count as replaced if the generator drew the original token.
+            Three values: the generator's cross entropy, summed over the masked tokens [nats]; the logit of the
+            discriminator's probability that a token was replaced, [N]; and whether each token was replaced, bool [N]. A
+            masked token does not count as replaced if the generator drew the original token.
         """
         loss, drawn = loss_and_samples(self.generator, packed, positions, targets, draws)
         filled = replace(packed, input_ids=packed.input_ids.scatter(1, positions[None], drawn[None]))
@@ -183,8 +183,8 @@ def load_detector(
         first: model whose generator draws tokens, for a measurement. None means the generator of `pretrained`.
 
     Raises:
-        ModelError: a model cannot be read or lacks weights of its layers; or tables of the two models have different
-            shapes (unless `separate`) or, for `shared`, different values.
+        ModelError: a model cannot be read or lacks weights of its layers; the two models' tables have different shapes
+            (unless `embeddings` is `separate`); or the tables have different values and `embeddings` is `shared`.
     """
     discriminator, _ = load_discriminator(pretrained, dropout)
     generator = load_generator(first or pretrained, layers, dropout)
@@ -205,7 +205,7 @@ def load_discriminator(pretrained: Pretrained, dropout: float | None = None) -> 
 
 
 def load_generator(pretrained: Pretrained, layers: int | None, dropout: float | None = None) -> PreTrainedModel:
-    """Loads the generator of a discriminator. If there is none, makes one from the discriminator's first layers."""
+    """Loads the generator of a discriminator. If there is none, copies the discriminator's first layers."""
     if pretrained.generator is not None:
         return load_model(
             pretrained.generator, trust_remote_code=pretrained.trust_remote_code, attention_dropout=dropout
@@ -254,7 +254,7 @@ def share_tables(generator: Any, discriminator: Any, how: str, name_of_generator
         name_of_generator: name of the generator, for messages.
 
     Raises:
-        ModelError: the tables have different shapes or, for `shared`, different values.
+        ModelError: the tables have different shapes, or `how` is `shared` and the tables have different values.
     """
     if how == "separate":
         return

@@ -1,4 +1,4 @@
-"""Layers of a transformer and their units: attention heads, and inner and output neurons of feed-forward blocks.
+"""Finds the layers of a transformer and their units: attention heads, inner and output neurons of feed-forward blocks.
 
 A gate is a factor on the output of a unit, set by hooks. The gradient at a gate measures how important the unit is
 (arXiv 2302.03241), and methods can protect the parameters that compute an important unit's output. This module finds
@@ -109,7 +109,7 @@ def add_to_block(layer: Layer, block: str, maker: Any, parallel: bool, scale: fl
 Kind = Literal["head", "inner", "output"]
 KINDS: tuple[Kind, ...] = ("head", "inner", "output")
 Values = Mapping[Kind, Tensor]
-"""A value for each unit of each layer, [layers, units], keyed by kind of unit."""
+"""A value for each unit of each layer, [layers, units], keyed by kind of unit (head, inner or output neuron)."""
 
 
 def unit_counts(model: Any) -> dict[Kind, int]:
@@ -259,7 +259,7 @@ def _rows(by_name: dict[str, Tensor], layer: Layer, name: str, values: Tensor) -
 
 
 def _across(module: Any, values: Tensor, rows: bool) -> Tensor:
-    """Reshapes values, one per output (if `rows`) or input of a linear layer, so that they broadcast to its weight."""
+    """Reshapes values to broadcast to a linear layer's weight: one value per output if `rows`, else one per input."""
     return values[:, None] if rows != is_transposed(module) else values[None, :]
 
 
@@ -287,14 +287,14 @@ def insert_copies(model: Any, layers: Sequence[Layer], sources: Sequence[tuple[i
         expanded.append(new.requires_grad_(True))
     for number, each in enumerate(expanded):
         for module in each.modules():
-            if "layer_idx" in vars(module):  # renumbers the layers, because key-value caches use their numbers
+            if "layer_idx" in vars(module):  # renumbers the layers, because key-value caches use the layers' numbers
                 vars(module)["layer_idx"] = number
     parent, _, name = layers[0].pattern.layers.rpartition(".")
     setattr(model.base_model.get_submodule(parent), name, nn.ModuleList(expanded))
 
 
 def _complete(layer: Any, config: Any, number: int) -> None:
-    """Adds parts to a copied layer if the architecture has them at the copy's position but not at the original's.
+    """Adds to a copied layer the parts that this architecture has at the copy's position, but not at the original's.
 
     This applies to copies of ModernBERT's layer 0, which has no norm before attention, unlike all other layers. The
     initial weights of the added norm do not matter, because the copy's output projections are 0.

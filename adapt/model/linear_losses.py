@@ -1,9 +1,9 @@
-"""Computes cross entropy and divergence of a linear layer's outputs (scores), one piece (some rows) at a time.
+"""Computes cross entropy and divergence of a linear layer's outputs (scores), some rows (a piece) at a time.
 
 So the scores of all rows are never in memory together, even for a large vocabulary. Gradients are computed together
 with the loss, while the scores of a piece are in memory (as in Cut Cross-Entropy, arXiv 2411.09009, and liger-kernel,
-arXiv 2410.10989). So no scores are computed twice. The loss scale of fp16 is not applied yet at this time, so in fp16
-each row of a product gets its own scale. The divergence is used to distil models with large vocabularies.
+arXiv 2410.10989). So no scores are computed twice. At this time, the loss scale of fp16 training is not applied yet. So
+in fp16, `product` scales each row. The divergence is used to distil models with large vocabularies.
 """
 
 import math
@@ -22,7 +22,7 @@ BLOCK_BYTES = {"cpu": 4 * 2**20, "cuda": 64 * 2**20}
 A block fits into the caches of a CPU.
 """
 MULTIPLE = {"cpu": 1, "cuda": 64}
-"""Matrices of scores are widened to a multiple of this number of columns, keyed by device.
+"""Score matrices get extra columns, so that their width is a multiple of this number. Keyed by device.
 
 GPUs have slow kernels for rows that do not begin at a multiple of 16 bytes, for example with RoBERTa's 50,265 words.
 """
@@ -98,7 +98,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ]
         with torch.autocast(device, enabled=False):
             for begin, end in pieces(len(targets), width, PIECE_BYTES):
-                errors = states[begin:end] @ matrix.T  # the scores, which the errors overwrite later
+                errors = states[begin:end] @ matrix.T  # these are the scores, overwritten by errors below
                 if dtype == torch.float16:
                     errors = errors.float()  # `product` explains why
                 errors[:, width:] = 0
@@ -117,7 +117,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if needs_weight:
                     part = product(errors.T, states[begin:end])[:width]
                     grads[1] = part.to(weight.dtype) if grads[1] is None else grads[1].add_(part)
-        if needs_weight and grads[1] is None:  # if there are no targets
+        if needs_weight and grads[1] is None:  # the loop does not run if there are no targets
             grads[1] = torch.zeros_like(weight)
         context.save_for_backward(*grads)
         context.dtype = hidden.dtype
@@ -137,7 +137,7 @@ def _errors(scores: Tensor, bias: Tensor | None, targets: Tensor) -> tuple[Tenso
     scores = scores.float() if bias is None else scores + bias.float()
     losses = scores.amax(1, keepdim=True) - scores.gather(1, targets)
     errors = scores.softmax(1)
-    losses -= errors.amax(1, keepdim=True).log()  # finite, because the largest probability is at least 1 / V
+    losses -= errors.amax(1, keepdim=True).log()  # never log 0, as the largest probability is at least 1 / V
     errors.scatter_add_(1, targets, torch.full_like(targets, -1.0, dtype=errors.dtype))
     return losses.squeeze(1), errors
 
@@ -222,9 +222,9 @@ def linear_divergence(scores: LinearScores, wanted: Sequence[LinearScores], temp
     of several models' probabilities (an ensemble).
 
     Args:
-        scores: the student's scores. Gradients flow to all of these tensors.
-        wanted: the scores of each teacher, whose tensors get no gradients. Teachers may differ in width. The tables of
-            models with the same tokenizer may be padded to different numbers of rows V. Only the first rows, which all
+        scores: the student's tensors. Gradients flow to all of them.
+        wanted: each teacher's tensors, which get no gradients. Teachers may differ in width. Models with the same
+            tokenizer may have weights that are padded to different numbers of rows V. Only the first rows, which all
             models have, are compared.
         temperature: T. With the factor T^2, gradients are about as large as at T = 1.
 
@@ -237,7 +237,7 @@ def linear_divergence(scores: LinearScores, wanted: Sequence[LinearScores], temp
 
 
 def _mean_logs(teachers: Sequence[LinearScores], begin: int, end: int, temperature: float) -> Tensor:
-    """Returns the logarithm of the teachers' mean probabilities, fp32 [rows, V]. Stores at most two score matrices."""
+    """Returns the log of the teachers' mean probabilities, fp32 [rows, V]. At most two score matrices are in memory."""
     first, *others = teachers
     logs = first.rows(begin, end).div_(temperature).log_softmax(1)
     for teacher in others:

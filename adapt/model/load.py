@@ -93,12 +93,12 @@ def check_loads(
         folder: see `load_model`.
         causal: see `load_model`; None for next tokens in a decoder and masked tokens in an encoder.
         trust_remote_code: see `load_model`.
-        only_earlier: whether to also check that the model's attention can be made causal.
+        only_earlier: whether to also check that the attention can be made causal, that is, see only earlier tokens.
         in_blocks: advice to the user in the error about a head that does not end in a linear layer. None accepts all
             heads.
 
     Returns:
-        How the model accepts documents: packed, or as rows. None if only loading the model can show this.
+        How the model accepts documents: packed, or as rows. None if this is only known when the model is loaded.
 
     Raises:
         ModelError: see `load_model`, and `adapt.model.packing.isolation.try_architecture`.
@@ -119,7 +119,7 @@ def model_class(config: PreTrainedConfig) -> Any:
 def check_direction(config: PreTrainedConfig, causal: bool, folder: Path) -> None:
     """Checks that a model is a decoder if `causal` is true, and an encoder otherwise.
 
-    Decoders that were turned into encoders (`is_causal: false`) count as encoders.
+    Decoders that were converted to bidirectional attention (`is_causal: false`) count as encoders.
     """
     named = (config.architectures or [config.model_type])[0]
     if sees_both_sides(config):
@@ -174,10 +174,10 @@ def _read_plain(
                 use_safetensors=True,
                 local_files_only=True,
                 trust_remote_code=trust_remote_code,
-                ignore_mismatched_sizes=True,  # the report lists such weights by name
+                ignore_mismatched_sizes=True,  # the report lists the mismatched weights by name
                 output_loading_info=True,
             )
-        except Exception as error:  # transformers raises many types of errors, depending on the fault
+        except Exception as error:  # the type of error depends on the fault
             raise unloadable("model", folder, error) from error
     return model, report
 
@@ -208,7 +208,7 @@ def check_complete(
 
 
 UNUSED = "pooler."
-"""Part of the names of the pooler's weights. They may be missing, because hidden states do not depend on them."""
+"""Part of the names of the pooler's weights. These weights may be missing, because hidden states do not use them."""
 _LENGTHS = 3, 5
 _TOLERANCE = 1e-4
 
@@ -234,21 +234,21 @@ def load_base(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
     model: PreTrainedModel = loaded.eval()
     if sees_both_sides(config):
         set_causal(model, False)
-    with without_sets(model):  # added parameters may change attention, and so outputs
+    with without_sets(model):  # added parameters may change outputs
         keep_states_apart(model)
     return model
 
 
 @torch.no_grad()
 def keep_states_apart(model: Any) -> None:
-    """Makes a model keep packed documents isolated, and checks that states are the same as of separate documents.
+    """Makes a model keep packed documents isolated, and checks that hidden states equal those of separate documents.
 
     Args:
         model: a model without its head, in evaluation mode. It is changed in place: it gets this project's attention,
             or hooks that compute documents as rows.
 
     Raises:
-        ModelError: the states differ with packed documents, with padded rows, and with rows of equal length.
+        ModelError: the hidden states change in all three ways: packed documents, padded rows, rows of equal length.
     """
     middle = int(model.config.get_text_config().vocab_size) // 2
     documents = [torch.arange(middle, middle + length) for length in _LENGTHS]
@@ -262,7 +262,7 @@ def keep_states_apart(model: Any) -> None:
         model.set_attn_implementation(attention.NAME)
         if is_apart() and callers:
             return
-    if additions_of(model.config):  # additions need packed documents
+    if additions_of(model.config):  # models with additions only support packed documents
         raise _not_apart(model)
     attention.use_attention_of_library(model)
     rows = run_as_rows(model)
@@ -306,7 +306,7 @@ def read_with_additions(
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     files = [file for file in weight_files(folder) if file.suffix == ".safetensors"]
     stored = {name: tensor for file in files for name, tensor in load_file(file).items()}
-    if model.base_model is model:  # weights of a model without a head have no prefix in their names
+    if model.base_model is model:  # a model without a head has names without a prefix
         prefix = f"{model.base_model_prefix}."
         stored = {name.removeprefix(prefix): tensor for name, tensor in stored.items() if name.startswith(prefix)}
     if unknown := sorted(stored.keys() - shapes.keys()):
@@ -339,7 +339,7 @@ def save_model(
 
     Args:
         config_folder: a folder with the config.json of the model, usually the folder from which the model was loaded.
-        state_dict: the weights, from any device and in any type. For tied weights, one name is enough.
+        state_dict: the weights, on any device and of any data type. Of each group of tied weights, one name is enough.
         tokenizer: the model's tokenizer.
         folder: folder to write. The caller must make this atomic.
         trust_remote_code: whether to run code that comes with the checkpoint.
@@ -353,7 +353,7 @@ def save_model(
     config = load_config(config_folder, trust_remote_code)
     resize(config)
     with quiet():
-        with torch.device("meta"):  # only names, shapes and ties of the weights are needed
+        with torch.device("meta"):  # on the meta device, because only names, shapes and ties of weights are needed
             if kind is None:
                 model = model_class(config).from_config(
                     config, dtype=torch.float32, trust_remote_code=trust_remote_code
@@ -369,7 +369,7 @@ def save_model(
             check_finite(tensor, name, "the model to save", "lower training.learning_rate, and train again")
         model.save_pretrained(folder, state_dict=weights, max_shard_size=max_shard_size)
         tokenizer.save_pretrained(folder)
-    for file in folder.glob("*.safetensors"):  # safetensors makes its files readable by the owner only
+    for file in folder.glob("*.safetensors"):  # because safetensors makes its files readable by the owner only
         file.chmod((folder / "config.json").stat().st_mode)
 
 

@@ -24,12 +24,12 @@ VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TOKENIZER = (*VOCABULARIES, TOKENIZER_CONFIG, "special_tokens_map.json", "added_tokens.json", "merges.txt")
 CARD = "README.md"
-"""Card of a model, whose metadata names its languages."""
+"""File name of a model card. The card's metadata names the languages of the model."""
 GENERATOR = "generator"
-"""Folder in a model's folder with the generator that was trained together with the model (objective.kind rtd)."""
+"""Name of the subfolder with the generator that was trained together with a model (objective.kind rtd)."""
 
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-"""Environment variables that keep the Hugging Face libraries from using the network."""
+"""Environment variables by which users keep the Hugging Face libraries from using the network."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Pretrained:
     first layers of `model`."""
 
     def files_outside(self) -> list[Path]:
-        """Returns the folders that the nodes of a cluster must have (`adapt.runner.stage.paths_outside`)."""
+        """Returns the folders that every node of a cluster needs (`adapt.runner.stage.paths_outside`)."""
         return [folder for folder in (self.model, self.tokenizer, self.generator) if folder is not None]
 
     def at(self, model: Path) -> Pretrained:
@@ -64,7 +64,7 @@ def locate(path: str, revision: str = "main", weights: bool = True) -> Path:
         weights: whether a complete model is needed. If False, the folder of a tokenizer is enough, without config.json.
 
     Returns:
-        An absolute path. If the Hugging Face cache has the checkpoint, the network is not used.
+        The folder, an absolute path. If the Hugging Face cache has the checkpoint, the network is not used.
 
     Raises:
         ModelError: the checkpoint does not exist, cannot be downloaded, or has no weights in safetensors.
@@ -92,13 +92,13 @@ def from_hub(name: str, revision: str, weights: bool) -> Path:
     """Returns the folder of a Hugging Face id. Uses the network only if the local cache is not complete."""
     try:
         return snapshot(name, revision, weights, cache_only=True)
-    except Exception:  # the checkpoint, or a part of it, is not in the cache
+    except Exception:  # not all files of the checkpoint are in the cache
         pass
     try:
         return snapshot(name, revision, weights, cache_only=False)
     except ModelError:
         raise
-    except Exception as error:  # errors of huggingface_hub and of the HTTP library, OSErrors and ValueErrors
+    except Exception as error:  # such as errors of huggingface_hub or HTTP, OSError, ValueError
         raise refusal(name, revision, error) from error
 
 
@@ -107,7 +107,7 @@ def snapshot(name: str, revision: str, weights: bool, cache_only: bool) -> Path:
     from huggingface_hub import snapshot_download
 
     model = (CONFIG, INDEX, "model*.safetensors") if weights else (CONFIG,)
-    # transformers only runs this code with model.trust_remote_code
+    # transformers only runs a model's Python files with model.trust_remote_code
     patterns = [*model, *TOKENIZER, ADAPTER, MODULES, SENTENCE_SETTINGS, SENTENCE_LENGTHS, CARD, "*.py"]
     options: dict[str, Any] = {"revision": revision, "local_files_only": cache_only}
     folder = Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=["*/*"], **options))
@@ -237,18 +237,18 @@ def no_head(name: str, absent: Sequence[str]) -> ModelError:
 
 
 def has_head(folder: Path) -> ModelError:
-    """Returns the error for a model that has a head already."""
+    """Returns the error for a request to add a head to a model that already has one."""
     return ModelError(f"model.head is new, but {folder} has a masked-language-model head", "leave model.head out")
 
 
 def listed(names: Sequence[str]) -> str:
-    """Formats the first five names, and the number of further names."""
+    """Formats a list of names for messages: the first five names, and the number of further names."""
     more = len(names) - 5
     return ", ".join(names[:5]) + (f" and {more} more" if more > 0 else "")
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
-    """Lists the files of a folder's tokenizer, including its own code if it has any, sorted by name."""
+    """Lists the files of a folder's tokenizer, including Python code of the tokenizer, sorted by name."""
     code = _code(folder, folder / TOKENIZER_CONFIG)
     return sorted({*code, *(file for pattern in TOKENIZER for file in folder.glob(pattern))})
 
@@ -275,7 +275,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 ADAPTER, MODULES = "adapter_config.json", "modules.json"
-"""File that identifies a folder with PEFT adapters, and file that identifies a folder of sentence-transformers."""
+"""Files whose presence identifies a folder with PEFT adapters, and a folder of sentence-transformers."""
 SENTENCE_SETTINGS, SENTENCE_LENGTHS = "config_sentence_transformers.json", "sentence_bert_config.json"
 """Files in which sentence-transformers stores prompts (the first) and the maximum length of texts (the second)."""
 _OTHERS = {
@@ -294,7 +294,7 @@ _IN_HUB = re.compile(
 
 
 def mistaken_address(path: str) -> ModelError | None:
-    """Returns the error for the address of a web page instead of a Hugging Face id; None for anything else."""
+    """Returns the error for a path that is the address of a web page; None for any other path."""
     if found := _IN_HUB.match(path):
         revision = f" and model.revision to {found[2]}" if found[2] and found[2] != "main" else ""
         return ModelError(f"model.path is {path}, the address of a page", f"set model.path to {found[1]}{revision}")
@@ -307,7 +307,7 @@ def mistaken_address(path: str) -> ModelError | None:
 
 
 def mistaken_file(file: Path) -> ModelError:
-    """Returns the error for a file instead of the folder of a model."""
+    """Returns the error for a path that names a file instead of the folder of a model."""
     if file.suffix in (".zip", ".tar", ".gz", ".tgz"):
         return ModelError(f"{file} is an archive", "unpack it, and give the folder that holds the model's config.json")
     if file.suffix == ".gguf":
@@ -375,7 +375,7 @@ def transformer_of(folder: Path) -> Path | None:
 
 
 def transformer_place(folder: Path) -> str:
-    """Returns the name of the transformer's subfolder from modules.json; empty if it is the folder itself."""
+    """Returns the name of the transformer's subfolder from modules.json; empty if there is no such subfolder."""
     for module in read_list(folder / MODULES):
         path = str(module.get("path", "")) if isinstance(module, dict) else ""
         is_safe = "/" not in path and path not in (".", "..")

@@ -1,4 +1,4 @@
-"""Trains parameters partly: a mask scales their update or gradient, or the first rows of a table are held fixed.
+"""Restricts the training of parameters: scales updates or gradients by a mask, or keeps a table's first rows fixed.
 
 A masked parameter stays in its module, and is trained, tied, sharded, saved and resumed like any other parameter. In
 each pass the layer computes with a tensor that is derived from the parameter and the mask. In a table with fixed rows,
@@ -24,10 +24,10 @@ class Mask(nn.Module):
 
     Args:
         value: the parameter at the start of training.
-        keep: factors of the update or gradient, from 0 (fixed) to 1 (free), in a shape that broadcasts to the
-            parameter's shape.
-        target: `update` computes with start + keep * (parameter - start), and passes the gradient to the parameter
-            unchanged; `gradient` computes with the parameter, and scales its gradient by `keep`.
+        keep: factor of each element's update or gradient, from 0 (does not change) to 1 (changes freely), in a shape
+            that broadcasts to the parameter's shape.
+        target: `update`: layers use start + keep * (parameter - start), and the parameter gets the gradient unchanged.
+            `gradient`: layers use the parameter itself, and its gradient is multiplied by `keep`.
     """
 
     start: Tensor | None
@@ -41,7 +41,7 @@ class Mask(nn.Module):
         self.register_buffer("keep", keep.to(value), persistent=False)
 
     def now(self, value: Tensor, rows: Tensor | None = None) -> Any:
-        """Returns the tensor that a layer computes with.
+        """Returns the tensor that a layer uses in place of the parameter.
 
         Args:
             value: the parameter, or some of its rows.
@@ -77,7 +77,7 @@ class _Gradient(torch.autograd.Function):
 
 
 def in_use(module: nn.Module, part: str) -> Any:
-    """Returns the `weight` or `bias` with which a layer computes, masked or not. None if the layer has no such part."""
+    """Returns the `weight` or `bias` that a layer uses, after any mask. None if the layer has no such parameter."""
     mask, value = getattr(module, f"{part}_mask", None), getattr(module, part)
     return value if mask is None else mask.now(value)
 
@@ -132,7 +132,7 @@ def set_mask(model: nn.Module, name: str, mask: Mask) -> list[str]:
 
 
 def mask_all(model: nn.Module, held: Mapping[str, Tensor], target: Target = "update") -> dict[str, Mask]:
-    """Masks parameters with `keep` = 1 - `held`. Parameters that are completely free get no mask.
+    """Masks parameters with `keep` = 1 - `held`. A parameter whose `held` is 0 everywhere gets no mask.
 
     Args:
         model: see `set_mask`.
@@ -151,7 +151,7 @@ def mask_all(model: nn.Module, held: Mapping[str, Tensor], target: Target = "upd
 
 
 def computed_with(state: dict[str, Tensor], masks: Mapping[str, Mask]) -> dict[str, Tensor]:
-    """Replaces masked parameters in a model's state by the tensors that layers compute with."""
+    """Replaces masked parameters in a model's state by the tensors that layers use in their place."""
     for name, mask in masks.items():
         if name in state:
             state[name] = mask.now(state[name].to(mask.keep.device)).cpu()

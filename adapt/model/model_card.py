@@ -9,11 +9,11 @@ from typing import Any
 from adapt.model.sentence_vectors import SentenceVectors
 
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
-"""Pattern of Hugging Face ids. The Hub rejects cards whose base_model is not an id, so cards leave folders out."""
+"""Pattern of Hugging Face ids. Cards name no folder as base_model, because the Hub only accepts an id there."""
 
 
 def is_hub_id(name: str) -> bool:
-    """Returns whether a name is an id of the Hub. A local folder of this name takes precedence, as in transformers.
+    """Returns whether a name is an id of the Hub. A name that is also a local path is the path, as in transformers.
 
     Args:
         name: the value of a field such as `model.path`.
@@ -104,7 +104,7 @@ def loading_code(
 
 
 def front_matter(base_model: str, task: str, library: str = "transformers") -> str:
-    """Returns the lines between the dashes of a card.
+    """Returns the YAML metadata of a card, which is between two lines of dashes.
 
     Args:
         base_model: id or folder of the model that was trained further. A folder is left out.

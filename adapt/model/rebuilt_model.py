@@ -1,7 +1,6 @@
-"""Writes a model with changed parts: a new head, new weights for top layers, or a decoder turned into an encoder.
+"""Writes models with a new head or new weights for top layers, and converts decoders to encoders.
 
-A decoder that was turned into an encoder attends to both sides of a token and has a mask token (LLM2Vec, arXiv
-2404.05961).
+A converted decoder attends to both sides of a token and has a mask token (LLM2Vec, arXiv 2404.05961).
 """
 
 import shutil
@@ -139,7 +138,7 @@ MASK = "<mask>"
 
 
 def write_turned(start: Pretrained, folder: Path) -> tuple[str, bool]:
-    """Writes a decoder as an encoder, which attends to both sides of a token, and a tokenizer with a mask token.
+    """Converts a decoder to bidirectional attention, and writes the model and a tokenizer with a mask token.
 
     The weights stay the same. A tokenizer without a mask token gets `<mask>`. The new row in each table of input or
     output embeddings is the mean of all tokens' rows. LLM2Vec (arXiv 2404.05961) uses an ordinary token such as `_`
@@ -184,7 +183,7 @@ def write_turned(start: Pretrained, folder: Path) -> tuple[str, bool]:
 
 
 def _check_turns(model: Any, folder: Path) -> None:
-    """Checks that a decoder turned into an encoder sees later tokens: its first output depends on its last input."""
+    """Checks that a bidirectional decoder sees later tokens: its output at token 1 must depend on token 2."""
     middle = int(model.config.vocab_size) // 2
     with torch.no_grad():
         one, two = (model(input_ids=torch.tensor([[middle, last]])).logits[0, 0] for last in (middle + 1, middle + 2))

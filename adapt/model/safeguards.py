@@ -1,9 +1,9 @@
-"""Safeguards around transformers: no output, one thread at a time, and no weights that are nan or infinite.
+"""Silences transformers, lets one thread at a time build a model, and rejects weights that are nan or infinite.
 
 - `quiet` keeps transformers from writing to the terminal. Problems are raised as errors instead.
 - `one_at_a_time` lets one thread at a time build a model. While transformers loads a model, it disables torch's
   initialization and stores names of tied weights for the whole process. A second thread would get a model with missing
-  or uninitialized weights, and stages that run in parallel are threads of one process.
+  or uninitialized weights. There may be several threads, because stages run in parallel as threads of one process.
 - `check_finite` raises an error for weights that are nan or infinite. A single such weight makes every loss nan.
 """
 

@@ -2,9 +2,9 @@
 
 A folder of sentence-transformers has modules.json, which lists the modules of the model in order: a transformer, a
 pooling of its last hidden states, and optionally a scaling of the vectors to length 1. This module reads these
-settings, and adds them to an exported folder. The files have the form that sentence-transformers has written since
-version 2, and later versions read it too. transformers ignores them. This module imports neither torch nor
-transformers.
+settings, and adds them to an exported folder. The files have the format of
+version 2 of sentence-transformers, which later versions read too. transformers ignores these files.
+This module imports neither torch nor transformers.
 """
 
 import json
@@ -31,7 +31,7 @@ MODES = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
-"""Names of the settings that switch on sentence-transformers' poolings, keyed by the name of the pooling."""
+"""Names of the boolean settings that select a pooling in sentence-transformers, keyed by the pooling's name."""
 FEATURES = {"mean": "mean", "cls": "first"}
 """Poolings of `adapt.model.states.document_states`, keyed by their names in sentence-transformers."""
 
@@ -47,12 +47,12 @@ class SentenceVectors:
     max_length: int | None = None
     """Length to which texts are truncated [tokens]; None for no limit."""
     lowercase: bool = False
-    """Whether texts are lower-cased before the tokenizer."""
+    """Whether texts are lower-cased before they are tokenized."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Prompts, and the similarity function for which the model was trained."""
+    """Further settings: prompts, and the name of the similarity function for which the model was trained."""
 
 
-@cache  # a job calls this several times, and the log line should appear once
+@cache  # cached, so that the log line appears once although a job calls this function several times
 def read_sentence_vectors(folder: Path) -> SentenceVectors | None:
     """Reads how a model computes sentence vectors.
 
@@ -102,7 +102,7 @@ def _settings(file: Path) -> dict[str, Any]:
 
 
 def _modes(pooling: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the poolings that a Pooling module combines, from its settings of any version."""
+    """Returns the poolings that a Pooling module combines, from settings written by any version of the library."""
     if "pooling_mode" in pooling:
         modes = pooling["pooling_mode"]
         return [modes] if isinstance(modes, str) else list(modes)
@@ -160,7 +160,7 @@ def exported_vectors(
 
 
 def write_sentence_vectors(vectors: SentenceVectors, folder: Path) -> None:
-    """Adds to a folder of transformers the files with which sentence-transformers loads it.
+    """Adds files to a folder of transformers, so that sentence-transformers can load the folder too.
 
     Raises:
         ModelError: the model has added modules, such as adapters, which sentence-transformers would ignore.

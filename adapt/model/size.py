@@ -29,15 +29,15 @@ DEFAULTS = {"bert": 0.1, "roberta": 0.1, "distilbert": 0.1, "electra": 0.1, "gpt
 TABLE = re.compile(r"(embeddings|embed_tokens|embed_positions|embed_in|wte|wpe)\.weight$")
 IN_LAYER = re.compile(r"\.(\d+)\.")
 EXPERTS = "domain_experts"
-"""Name of the submodule of a linear layer that contains a copy of the layer for each domain. A token passes through at
-most one copy."""
+"""Name of the submodule in which a linear layer stores its domain experts, one copy of the layer per domain. A token
+passes through at most one copy."""
 OF_METHODS = re.compile(rf"\.({EXPERTS}|adapters|plugins|unit_masks)\.")
 """Pattern of the names of modules added by methods, whose matrices `layer_parameters` does not count.
 
-The methods that train these modules count their work, because each token passes through only one domain's module.
+Methods such as `adapters` count the work of these modules, because each token passes through only one domain's module.
 """
 EXBERT = "exbert"
-"""Kind of the addition that puts a smaller layer next to each layer (`adapt.model.additions.exbert`)."""
+"""Name, in a model's list of additions, of the smaller layers next to all layers (`adapt.model.additions.exbert`)."""
 UNUSED = ("pooler.", "seq_relationship.")
 """Parts of names of weights that pre-training does not use."""
 REAL = {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
@@ -80,7 +80,7 @@ class ModelSize:
     kind: str = ""
     """`model_type` of the checkpoint."""
     tensors: tuple[tuple[str, int], ...] = field(default=(), repr=False)
-    """Name and number of elements of each tensor of the checkpoint."""
+    """Pairs of name and number of elements, one pair per tensor of the checkpoint."""
 
     def with_tokens(self, added: int) -> ModelSize:
         """Returns the size of the model with more tokens in its vocabulary."""
@@ -94,7 +94,7 @@ class ModelSize:
         )
 
     def with_matrices(self, added: float) -> ModelSize:
-        """Returns the size with more matrices in the layers, of `added` elements, which are not in the checkpoint."""
+        """Returns the size after matrices with `added` elements in total were added to the layers."""
         return replace(self, layer_parameters=self.layer_parameters + round(added))
 
     def first_layers(self, count: int) -> ModelSize:

@@ -24,7 +24,7 @@ ATTRIBUTE = "_target_gather"
 
 
 class TargetGather:
-    """The forward hook that selects hidden states. Outside of the block of `only`, it passes on all states."""
+    """The forward hook that selects hidden states. Outside of the context of `only`, it selects all states."""
 
     def __init__(self) -> None:
         self.positions: Tensor | None = None
@@ -93,7 +93,7 @@ def losses_at(model: nn.Module, packed: Packed, positions: Tensor, targets: Tens
 
 
 def loss_and_states(model: nn.Module, packed: Packed, positions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Computes the loss of `loss_at`, and returns it with the last hidden states of all tokens from the same pass.
+    """Computes the loss of `loss_at`. Returns the loss, and all tokens' last hidden states from the same pass.
 
     Args:
         model: see `loss_at`.
@@ -190,7 +190,7 @@ def compared_at(
 
     def answer(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         numbers = function(hidden.squeeze(0), weight, bias)
-        return numbers.expand(*hidden.shape[:2], -1)  # a shape that the model expects
+        return numbers.expand(*hidden.shape[:2], -1)  # the shape that the rest of the head expects
 
     with answering(getattr(model, "module", model), answer):
         logits = _forward(model, packed, positions)
@@ -217,7 +217,7 @@ def check_linear_head(model: nn.Module, fix: str = "choose another method.kind")
 
 @contextmanager
 def answering(model: Any, function: Callable[[Tensor, Tensor, Tensor | None], Tensor]) -> Iterator[None]:
-    """Returns a context manager that replaces the last linear layer's result by function(input, weight, bias).
+    """Returns a context manager that replaces the head's last linear layer by function(input, weight, bias).
 
     The function runs within the call of the layer, because ZeRO stage 3 gathers the weights only during that call.
     """

@@ -19,19 +19,19 @@ class Start:
     """The model on disk. If a training stage writes the model, this is the model with which the training begins.
     Both models have the same shape and tokenizer."""
     digest: str | None
-    """Digest of the model's files. None if a training stage writes the model: then the key of this stage identifies the
-    model."""
+    """Digest of the model's files. None if a training stage writes the model. In this case, the key of that stage
+    identifies the model."""
     training: Stage[Any] | None = None
     """The training or merge stage that writes the model. None if the model already exists."""
     vocabulary: Stage[Any] | None = None
-    """The stage that writes a new tokenizer, and a model with its tokens in the same folder. None if the model has the
-    tokenizer of `pretrained`."""
+    """The stage that writes a new tokenizer, and to the same folder a model with the new tokens. None if the model has
+    the tokenizer of `pretrained`."""
     head: Stage[Any] | None = None
     """The stage that gave `pretrained` a new language-model head (`model.head: new`). None if no stage did."""
     generator: str | None = None
     """Digest of the files of `pretrained.generator`; None if there is no such folder."""
     turned: Stage[Any] | None = None
-    """The stage that turned `pretrained`, a decoder, into an encoder (`model.attention: bidirectional`), if any."""
+    """The stage that converted the decoder `pretrained` to bidirectional attention (`model.attention`), if any."""
 
     def after(self, training: Stage[Any], own_tokenizer: bool = False) -> "Start":
         """Returns the `Start` for stages that use the result of a stage that trains this model.
@@ -44,7 +44,7 @@ class Start:
         return replace(self, digest=None, training=training, vocabulary=vocabulary)
 
     def made(self, done: Done) -> Pretrained:
-        """Returns the paths of the model. The stage that writes it must have run.
+        """Returns the paths of the model. If a stage writes the model, this stage must have run.
 
         The tokenizer belongs to the model with which the training began, unless a stage of the chain wrote a tokenizer.
         """
@@ -53,7 +53,7 @@ class Start:
         return self.with_tokenizer(done).at(done[self.training].path / self.training.model_place)
 
     def with_tokenizer(self, done: Done) -> Pretrained:
-        """Returns the model before this chain's training runs, with the new head or tokenizer if a stage wrote it."""
+        """Returns the model before this chain's training runs. If a stage wrote a head or tokenizer, includes it."""
         if self.vocabulary is not None:
             folder = done[self.vocabulary].path
             return replace(self.pretrained, model=folder, tokenizer=folder)
@@ -64,10 +64,10 @@ class Start:
         return replace(self.after(stage), head=stage)
 
     def with_turned_decoder(self, stage: Stage[Any]) -> "Start":
-        """Returns the `Start` for stages that use the result of a stage that turns this decoder into an encoder."""
+        """Returns the `Start` for stages that use the result of a stage that makes this decoder bidirectional."""
         return replace(self.after(stage, own_tokenizer=True), turned=stage)
 
     def knows(self, done: Done) -> bool:
-        """Returns whether the model was trained on the text of dev and test sets, according to records of the chain."""
+        """Returns whether the model was trained on text of dev and test sets, according to its training record."""
         record = done[self.training].record if self.training else load_record(self.pretrained.model)
         return bool(record and record.metrics.get("transductive"))

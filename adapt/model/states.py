@@ -127,13 +127,13 @@ def features_of(
     pooling: str = "mean",
     segments: Sequence[np.ndarray] | None = None,
 ) -> np.ndarray:
-    """Computes `text_features` from a function that returns hidden states, float32 [texts, H].
+    """Computes vectors like `text_features`, with a given function for hidden states. Returns float32 [texts, H].
 
     Texts of about the same length are packed together. The batches depend only on the texts, so that results can be
     reproduced. A text without tokens has the vector 0. If no text has tokens, H is 0. The arguments are those of
-    `text_features`, and `states_of` computes the states [N, H] of a packed sequence with its segments. The caller
-    disables gradients. If the model is being trained, the caller must not use torch's inference mode, because ZeRO
-    stage 3 would then gather weights that cannot be trained.
+    `text_features`, except for the function `states_of`, which computes the states [N, H] of a packed sequence with its
+    segments. The caller must disable gradients. If the model is being trained, the caller must not use torch's
+    inference mode, because ZeRO stage 3 would then gather weights that cannot be trained.
     """
     sums: np.ndarray | None = None
     for pieces in _passes(tokens, length, at_once, only_first=pooling == "first"):

@@ -59,7 +59,7 @@ def load_tokenizer(
         check_same(tokenizer, own, source, model_folder)
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
-    tokenizer.deprecation_warnings[TOO_LONG] = True  # so that transformers treats this warning as already shown
+    tokenizer.deprecation_warnings[TOO_LONG] = True  # marks the warning about long texts as already shown
     return tokenizer
 
 
@@ -97,12 +97,12 @@ def _check_no_kernel(folder: Path) -> None:
                 )
         return dict(pairs)
 
-    with suppress(OSError, ValueError):  # transformers reports an invalid file
+    with suppress(OSError, ValueError):  # transformers later reports a file that is missing or invalid
         json.loads((folder / "config.json").read_text(), object_pairs_hook=checked)
 
 
 def read_tokenizer(folder: Path, config: PreTrainedConfig, trust_remote_code: bool) -> PreTrainedTokenizerFast:
-    """Reads a tokenizer. The files are checked first, because transformers invents a vocabulary if there is none."""
+    """Reads a tokenizer. First checks that its files exist, because transformers would invent a missing vocabulary."""
     if not has_tokenizer(folder):
         raise ModelError(f"{folder} holds no tokenizer", "set model.tokenizer to the id or folder of the model's own")
     with quiet():
@@ -117,7 +117,7 @@ def read_tokenizer(folder: Path, config: PreTrainedConfig, trust_remote_code: bo
             f"{folder} has only a slow tokenizer ({type(tokenizer).__name__})",
             "choose a model with a tokenizer.json, or convert the tokenizer to one",
         )
-    for mark in ("is_local", "local_files_only"):  # options of the call above, which would be saved too
+    for mark in ("is_local", "local_files_only"):  # set by the call above, and would be saved too
         tokenizer.init_kwargs.pop(mark, None)
     return tokenizer
 
@@ -136,7 +136,7 @@ def is_decoder(config: PreTrainedConfig) -> bool:
 
 
 def sees_both_sides(config: PreTrainedConfig) -> bool:
-    """Whether a model is a decoder that was turned into an encoder: its config.json says `is_causal: false`."""
+    """Whether a model is a decoder with bidirectional attention, that is, its config.json says `is_causal: false`."""
     return is_decoder(config) and getattr(config, "is_causal", True) is False
 
 
@@ -194,7 +194,7 @@ def check_match(
 
 
 def check_same(tokenizer: PreTrainedTokenizerFast, own: PreTrainedTokenizerFast, source: Path, model: Path) -> None:
-    """Checks that a separate tokenizer has the same ids for all tokens as the tokenizer in the model's folder."""
+    """Checks that a tokenizer from another folder gives all tokens the same ids as the one in the model's folder."""
     other, known = tokenizer.get_vocab(), own.get_vocab()
     differing = sorted(token for token in other.keys() | known.keys() if other.get(token) != known.get(token))
     if differing:
@@ -207,7 +207,7 @@ def check_same(tokenizer: PreTrainedTokenizerFast, own: PreTrainedTokenizerFast,
 
 
 def place(number: int | None) -> str:
-    """Formats a token's id, or `absent` for a token that a tokenizer does not have."""
+    """Formats a token's id for messages. Returns `absent` for None, that is, if a tokenizer lacks the token."""
     return "absent" if number is None else f"id {number}"
 
 

@@ -134,7 +134,7 @@ def _fits(name: str, entry: str, kind: str) -> bool:
         number = _layer_of(name, kind)
         return number is not None and number < int(asked[1])
     layers = PATTERNS[kind].layers if kind in PATTERNS else ""
-    if layers and name.startswith(f"{layers}."):  # in some checkpoints, names do not have the prefix of the base model
+    if layers and name.startswith(f"{layers}."):  # some checkpoints lack the base model's prefix
         name = f"{entry.split('.')[0]}.{name}"
     return fnmatchcase(name, entry)
 
@@ -163,7 +163,7 @@ def top_names(names: Iterable[str], kind: str, count: int) -> set[str]:
 
 
 def _layer_of(name: str, kind: str) -> int | None:
-    """Returns the number of a parameter's layer. None for a parameter outside of the layers."""
+    """Returns the index of the layer to which a parameter belongs; None for a parameter outside of all layers."""
     layers = re.escape(pattern_of(kind).layers)
     found = re.search(rf"(?:^|\.){layers}\.(\d+)\.", name)
     return int(found[1]) if found else None

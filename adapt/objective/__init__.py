@@ -1,9 +1,9 @@
-"""Training objectives: how rows are corrupted, and how the loss of the predictions is computed.
+"""Training objectives. An objective decides how rows are corrupted, and computes the loss of the predictions.
 
-- `objective`: the interface, and causal language modelling.
-- `masking`: masking of tokens, words, entities and spans.
+- `objective`: defines the interface of objectives, and causal language modelling.
+- `masking`: masks tokens, words, entities and spans.
 - `word_weights`: computes the weights of words for difference masking, without loading torch.
-- `replaced_tokens`: replaced-token detection, with a generator next to the model.
+- `replaced_tokens`: trains a model to detect tokens that a generator has replaced.
 - `tsdae`: trains sentence vectors by rebuilding each text from one vector.
 - `table`: lists the objectives and checks the configured objective, without loading torch.
 """

@@ -1,9 +1,9 @@
-"""Masking objectives: some tokens of a row are hidden and predicted, one by one or in units of several tokens.
+"""Defines the masking objectives, which hide and predict some tokens of a row, singly or in units of several tokens.
 
 - `mlm`: single tokens (Devlin et al. 2019; Don't Stop Pretraining, section 3).
-- `whole_word`: either all tokens of a word are predicted or none (Devlin's update of BERT, May 2019).
+- `whole_word`: whole words. Either all tokens of a word are predicted or none (Devlin's update of BERT, May 2019).
 - `entity`: whole named entities and whole words outside of entities (ERNIE, Sun et al., arXiv 1904.09223).
-- `mntp`: single tokens. A decoder that was turned into an encoder predicts each token at the position before it
+- `mntp`: single tokens. A decoder with bidirectional attention predicts each token at the position before it
   (LLM2Vec, BehnamGhader et al., arXiv 2404.05961).
 - `span`: runs of several words (SpanBERT, Joshi et al., arXiv 1907.10529).
 - `difference`: single tokens. Words that are frequent in the domain and rare in general text are chosen more often
@@ -35,7 +35,7 @@ from adapt.support.schema import ENTITIES, UNIT_STARTS, WORD_STARTS, marks_of
 from adapt.support.splitmix import GOLDEN, mix
 
 ORDER, REPLACEMENT, TOKEN, CROSSING, WORD_CROSSING, LENGTH, GENERATED = range(7)
-"""Streams of independent random numbers, one for each purpose."""
+"""Numbers of streams of random numbers. Each stream has one purpose and is independent of the others."""
 
 
 class Masking(Objective):
@@ -53,7 +53,8 @@ class Masking(Objective):
     """
 
     replaces_units = False
-    """Whether a unit's tokens are all masked, all random or all unchanged. If False, each token has its own draw."""
+    """Whether all tokens of a unit get the same treatment: masked, random or unchanged. If False, each token is drawn
+    independently."""
 
     def __init__(self, config: ObjectiveConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
         self.config = config
@@ -74,16 +75,16 @@ class Masking(Objective):
         """Returns the units: for each token the position of its unit's first token, int64 [B, L]."""
 
     def choose(self, batch: Batch, eligible: Tensor, heads: Tensor) -> Tensor:
-        """Chooses the positions to predict: units in random order, up to the budget.
+        """Chooses the positions to predict: takes units in random order until `budget` tokens are reached.
 
         Args:
             batch: the rows.
             eligible: bool [B, L], the tokens that may be predicted.
-            heads: head of each token's unit, int64 [B, L].
+            heads: for each token, the position of its unit's first token (the head), int64 [B, L].
 
         Returns:
             The positions to predict, bool [B, L]. In each row, their expected number is `mask_fraction` of the eligible
-            tokens, unless the unit that is always taken has more tokens.
+            tokens. It can be higher, because at least one unit per row is taken.
         """
         size = unit_lengths(heads, eligible)
         order = self.draw(ORDER, batch)
@@ -91,7 +92,7 @@ class Masking(Objective):
         return at_least_one(taken, order, size).gather(1, heads) & eligible
 
     def predictable(self, batch: Batch) -> Tensor:
-        """Returns which tokens may be predicted, bool [B, L]: ordinary tokens, or all tokens of a row without any."""
+        """Returns which tokens may be predicted, bool [B, L]: ordinary tokens, or if a row has none, all its tokens."""
         eligible = self._is_ordinary[batch.tokens] & batch.real
         return eligible | (batch.real & ~eligible.any(1, keepdim=True))
 
@@ -118,7 +119,7 @@ class Masking(Objective):
         masked = positions & (action < self.config.mask_token_fraction)
         shares = self.config.mask_token_fraction + self.config.random_token_fraction
         randomised = positions & ~masked & (action < shares)
-        ordinary_ids = self._ordinary_ids  # so that a random token is never a special token
+        ordinary_ids = self._ordinary_ids  # never a special token
         random_tokens = ordinary_ids[(self.draw(TOKEN, batch) * len(ordinary_ids)).long()]
         return torch.where(masked, self.mask_id, torch.where(randomised, random_tokens, batch.tokens))
 
@@ -144,7 +145,7 @@ class MaskedLanguageModelling(Masking):
 class MaskedNextToken(MaskedLanguageModelling):
     """Predicts each masked token at the position before it (masked next-token prediction, LLM2Vec, arXiv 2404.05961).
 
-    This suits decoders whose attention sees both sides, because a decoder has learned to predict the next token at each
+    This suits decoders with bidirectional attention, because their pretraining was to predict the next token at each
     position. The first token of a document or row is not predicted, since no position is before it.
     """
 
@@ -203,7 +204,7 @@ class DifferenceMasking(MaskedLanguageModelling):
     """
 
     weights: WordWeights
-    """The weights of the words, which `read` sets."""
+    """The weights of the domain's words. `read` sets them."""
 
     def read(self, folder: Path) -> None:
         """Reads the weights of words from the folder of stage `words`."""
@@ -243,7 +244,7 @@ class SpanMasking(Masking):
     def __init__(self, config: ObjectiveConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
         super().__init__(config, tokenizer, seed)
         chances = length_distribution(config.span_stop, config.span_max_words)
-        self._below = chances.cumsum(0)[:-1]  # a random number between bounds n - 1 and n gives length n
+        self._below = chances.cumsum(0)[:-1]  # random numbers between bounds n - 1 and n give length n
 
     def heads(self, batch: Batch, eligible: Tensor) -> Tensor:
         """Returns the units to choose from: each span is one unit."""
@@ -268,34 +269,34 @@ def heads_of(starts: Tensor) -> Tensor:
 
 
 def unit_lengths(heads: Tensor, eligible: Tensor) -> Tensor:
-    """Counts the eligible tokens of each unit, int64 [B, L]. The count is at the unit's head, with 0 elsewhere."""
+    """Counts each unit's eligible tokens, int64 [B, L]. The count is at the unit's first token, with 0 elsewhere."""
     return torch.zeros_like(heads).scatter_add_(1, heads, eligible.long())
 
 
 def take_units(order: Tensor, size: Tensor, budget: Tensor, crossing: Tensor) -> Tensor:
-    """Takes units in random order while the budget lasts.
+    """Takes units in random order until the taken units have `budget` tokens.
 
-    The unit that crosses the budget is taken with probability (remaining budget) / (its size), so the expected number
-    of taken tokens equals the budget.
+    The first unit that does not fit into the remaining budget is taken with probability (remaining budget) / (its
+    size). So the expected number of taken tokens equals the budget.
 
     Args:
-        order: random numbers, float64 [B, L] in [0, 1). Units are sorted by the number at their head.
-        size: int64 [B, L], number of tokens of each unit at its head, and 0 elsewhere.
+        order: random numbers, float64 [B, L] in [0, 1). Units are sorted by the number at their first token.
+        size: int64 [B, L], each unit's number of tokens, stored at the unit's first token, and 0 elsewhere.
         budget: float64 [B], number of tokens to take, at most `size.sum(1)`.
-        crossing: float64 [B] in [0, 1), a random number per row that decides on the unit that crosses the budget.
+        crossing: float64 [B] in [0, 1), a random number per row. It decides on the unit that exceeds the budget.
 
     Returns:
-        bool [B, L], True at the heads of taken units.
+        bool [B, L], True at the first token of each taken unit.
     """
     places = _ranked(order, size).argsort(dim=1, stable=True)
     ordered = size.gather(1, places)
     before = ordered.cumsum(1) - ordered
-    share = (budget[:, None] - before) / ordered.clamp(min=1)  # share of a unit that the budget still covers
+    share = (budget[:, None] - before) / ordered.clamp(min=1)  # share of each unit that fits into the budget
     return torch.zeros_like(places, dtype=torch.bool).scatter_(1, places, (crossing[:, None] < share) & (ordered > 0))
 
 
 def at_least_one(taken: Tensor, order: Tensor, size: Tensor) -> Tensor:
-    """Takes the first unit in random order in each row without a taken unit. Arguments are as for `take_units`."""
+    """Takes the first unit in random order, in rows where no unit is taken yet. Arguments are as for `take_units`."""
     first = torch.zeros_like(taken).scatter_(1, _ranked(order, size).argmin(1, keepdim=True), True)
     return taken | (first & ~taken.any(1, keepdim=True))
 
@@ -310,7 +311,7 @@ def uniform(seed: int, stream: int, epochs: torch.Tensor, rows: torch.Tensor, le
 
     Args:
         seed: the run's seed.
-        stream: number of the stream, for several independent numbers per position.
+        stream: number of the stream. Different streams give independent numbers for the same position.
         epochs: epoch of each row, int64 [B].
         rows: number of each row in the corpus, int64 [B].
         length: number of positions in a row.
@@ -320,7 +321,7 @@ def uniform(seed: int, stream: int, epochs: torch.Tensor, rows: torch.Tensor, le
     """
     state = np.full(len(rows), (seed + stream * int(GOLDEN)) % 2**64, np.uint64)
     for numbers in (epochs, rows):
-        state = mix(state) + numbers.numpy().astype(np.uint64) * GOLDEN  # wraps around, as arrays of uint64 do
+        state = mix(state) + numbers.numpy().astype(np.uint64) * GOLDEN  # may overflow; uint64 arrays wrap around
     positions = np.arange(1, length + 1, dtype=np.uint64)
     bits = mix(mix(state)[:, None] + positions * GOLDEN)
     return torch.from_numpy((bits >> np.uint64(11)) * 2.0**-53)

@@ -1,4 +1,4 @@
-"""The interface between training and objectives: an objective takes rows and returns corrupted rows and a summed loss.
+"""Defines the interface between training and objectives. An objective corrupts rows, and computes a summed loss.
 
 This module also has the objective of decoders, causal language modelling (Radford et al. 2018). It predicts each token
 from the earlier tokens of the same document. `CausalDetour` is the same objective for encoders.
@@ -28,11 +28,11 @@ class Batch:
     """Rows as read from the corpus, on the host."""
 
     tokens: torch.Tensor
-    """Token ids, int64 [B, L]. Positions from the row's entry in `lengths` on are padding."""
+    """Token ids, int64 [B, L]. In row i, positions from `lengths[i]` on are padding."""
     lengths: torch.Tensor
     """Number of text tokens in each row, int64 [B]."""
     epochs: torch.Tensor
-    """Index of the pass over the corpus that each row belongs to, int64 [B]."""
+    """Epoch of each row, that is, index of the pass over the corpus, int64 [B]."""
     rows: torch.Tensor
     """Number of each row in the corpus, int64 [B]."""
     starts: torch.Tensor
@@ -86,7 +86,8 @@ class Corrupted:
     draws: torch.Tensor | None = None
     """A uniform random number in [0, 1) for each prediction, float64 [T]; None for objectives that draw no tokens."""
     share: float | None = None
-    """Number of predictions divided by number of tokens, in the whole global batch. None to use these rows' share."""
+    """Number of predictions divided by number of tokens, both in the whole global batch. If None, both numbers are from
+    these rows only."""
 
     def bound_for(self, device: torch.device) -> "Corrupted":
         """Returns the same rows for a model on another device."""
@@ -132,10 +133,10 @@ class Objective(ABC):
     is_causal: ClassVar[bool] = False
     """Whether the model is a decoder."""
     predicts_words: ClassVar[bool] = True
-    """Whether the model predicts tokens. Only then can bits per byte be reported and examples be shown."""
+    """Whether the model predicts tokens. Only then can bits per byte and example predictions be reported."""
 
     def read(self, folder: Path) -> None:  # noqa: B027 (most objectives read nothing)
-        """Reads the result of the stage that the objective needs (`adapt.stage.weigh_words`), before training."""
+        """Before training, reads the result of a stage that the objective depends on (`adapt.stage.weigh_words`)."""
 
     def prepare(self, model: torch.nn.Module) -> None:  # noqa: B027 (most objectives change nothing)
         """Changes the model before the engine wraps it: attaches modules that only training uses, or changes attention.
@@ -150,11 +151,11 @@ class Objective(ABC):
 
     @contextmanager
     def measurable(self, model: torch.nn.Module) -> Iterator[None]:
-        """Returns a context in which a model in training computes like the exported model, for held-out losses."""
+        """Returns a context manager in which a model in training acts like the exported model, for held-out losses."""
         yield
 
     def columns(self) -> tuple[str, ...]:
-        """Returns the names of further columns that tokenization must write, such as word starts or entities."""
+        """Returns the names of columns that tokenization must write in addition to tokens, such as word starts."""
         return ()
 
     @classmethod
@@ -171,7 +172,8 @@ class Objective(ABC):
             pretrained: the model.
             options: options of the objective.
             dropout: dropout of the attention weights; None keeps the model's value.
-            first: for a measurement, the first model of the chain of stages. Some objectives use its generator.
+            first: the first model of the chain of stages, if the model is loaded for a measurement. Some objectives use
+                this first model's generator.
         """
         return load_model(pretrained.model, cls.is_causal, pretrained.trust_remote_code, dropout)
 
@@ -222,7 +224,7 @@ class Objective(ABC):
         return {}
 
     def figures(self) -> dict[str, float]:
-        """Returns measurements other than the loss, by name, over all rows that `losses` got since the last call."""
+        """Returns metrics other than the loss, keyed by name, over all rows passed to `losses` since the last call."""
         return {}
 
 
@@ -260,7 +262,7 @@ class CausalDetour(CausalLanguageModelling):
 
     @contextmanager
     def measurable(self, model: Any) -> Iterator[None]:
-        """Returns a context with the encoder's own attention."""
+        """Returns a context manager in which the encoder has its own attention, which is not causal."""
         set_causal(model, False)
         try:
             yield

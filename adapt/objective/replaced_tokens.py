@@ -1,4 +1,4 @@
-"""Replaced-token detection: a generator fills masks, and the model learns to find the tokens that are not the original.
+"""Defines replaced-token detection: a generator fills masks, and the model learns to find tokens that were replaced.
 
 L = L_MLM(generator) + lambda L_RTD(model) (ELECTRA, arXiv 2003.10555, section 2). L_MLM is the generator's mean cross
 entropy over the masked tokens. L_RTD is the model's mean binary cross entropy over all tokens of the text, including
@@ -39,8 +39,8 @@ class ReplacedTokenDetection(MaskedLanguageModelling):
     def __init__(self, config: ObjectiveConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
         super().__init__(config, tokenizer, seed)
         self._seen: list[tuple[np.ndarray, np.ndarray]] = []
-        self._losses: list[Tensor] = []  # summed losses of generator and discriminator, per micro-batch
-        self._counts = np.zeros(2)  # number of masked tokens and of all tokens in these losses
+        self._losses: list[Tensor] = []  # per micro-batch, the summed losses of generator and model
+        self._counts = np.zeros(2)  # numbers of masked tokens and of all tokens, summed over these micro-batches
 
     def corrupt(self, batch: Batch) -> Corrupted:
         """Masks tokens, and draws the random numbers that select tokens from the generator's distributions."""
@@ -58,7 +58,7 @@ class ReplacedTokenDetection(MaskedLanguageModelling):
         dropout: float | None = None,
         first: Pretrained | None = None,
     ) -> Any:
-        """Loads the model and its generator. A measurement uses the generator of the first model of the chain."""
+        """Loads the model and its generator. A measurement uses the generator of the first model in the chain."""
         return load_detector(pretrained, options.generator_layers, options.embeddings, dropout, first)
 
     def save(
@@ -112,8 +112,8 @@ class ReplacedTokenDetection(MaskedLanguageModelling):
         Returns:
             `replaced`: share of replaced tokens among all tokens. `recall`: share of the replaced tokens that the model
             marked, that is, gave a probability above 1/2. `precision`: share of replaced tokens among marked tokens.
-            `auc`: probability that a replaced token has a higher score than an original token. A figure is left out if
-            there are no tokens to compute it from.
+            `auc`: probability that a replaced token has a higher score than an original token. A metric is left out if
+            there are no tokens from which to compute it.
         """
         seen, self._seen = self._seen, []
         if not seen:
@@ -130,7 +130,7 @@ def _scored(model: Any, corrupted: Corrupted) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def detection(logits: np.ndarray, replaced: np.ndarray) -> dict[str, float]:
-    """Returns the figures of `ReplacedTokenDetection.figures`.
+    """Computes the metrics that `ReplacedTokenDetection.figures` returns.
 
     Args:
         logits: score of each token, float [N].

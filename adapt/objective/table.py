@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from adapt.objective.objective import Objective
 
 RTD = "rtd"
-"""Replaced-token detection, the objective that trains a generator and a discriminator."""
+"""Name of replaced-token detection, the objective that trains a generator and a discriminator."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class TsdaeOptions:
     """Vector of a text: the last state of its first token (`cls`, as published), or the `mean` over all its tokens.
     Exported folders and the measurement of retrieval use the same pooling."""
     unit: Literal["sentence", "document"] = "sentence"
-    """Text that becomes one vector. `sentence` splits documents at empty lines, and after `.`, `!` or `?` if a blank
-    follows and then no lowercase letter, except after abbreviations such as `et al.`. `document` takes whole
-    documents. A text that is divided between two rows becomes two texts."""
+    """Text that becomes one vector. `sentence` splits documents at empty lines, and after `.`, `!` or `?` before a
+    blank. It does not split before a lowercase letter, or after abbreviations such as `et al.`. `document` takes
+    whole documents. A text that is divided between two rows becomes two texts."""
 
 
 OBJECTIVES: "Kinds[type[Objective]]" = Kinds(
@@ -92,17 +92,16 @@ def trained_pooling(config: Config) -> str | None:
 
 
 _DECODES = ("bert", "roberta", "xlm-roberta", "camembert", "electra")
-"""Types of encoders for which transformers has layers with cross-attention. The objective `tsdae` adds the same kind
-of cross-attention."""
+"""Values of `model_type` of the encoders for which transformers has cross-attention. The objective `tsdae` adds it."""
 
 
 def reads_own_vectors(config: Config) -> bool:
-    """Whether the loss is computed from the model's own vectors of texts. Most methods do not support such a loss."""
+    """Whether the loss depends on text vectors that the same model computes. Most methods do not support this."""
     return config.objective.kind == "tsdae"
 
 
 def check_decodes(config: Config, model: Path) -> None:
-    """Refuses a model whose layers cannot attend to a sentence vector, if the objective (`tsdae`) needs this.
+    """Checks that a model's layers can attend to a sentence vector, if the objective is `tsdae`, which needs this.
 
     Raises:
         ConfigError: the model is a decoder, or an encoder without cross-attention.
@@ -121,7 +120,7 @@ def check_decodes(config: Config, model: Path) -> None:
 
 
 def check_objective(config: Config) -> None:
-    """Refuses a user's own objective that is not a subclass of `Masking`.
+    """Checks that a user-defined objective is a subclass of `Masking`.
 
     Built-in objectives are not loaded, since they load torch.
 
@@ -153,7 +152,7 @@ def sees_only_earlier(objective: ObjectiveConfig) -> bool:
 
 
 def predicts_shifted(objective: ObjectiveConfig) -> bool:
-    """Whether a masked token is predicted at the position before it, by a decoder that was turned into an encoder."""
+    """Whether a masked token is predicted at the position before it, as in decoders with bidirectional attention."""
     return objective.kind == "mntp"
 
 
@@ -163,7 +162,7 @@ def weighs_words(objective: ObjectiveConfig) -> bool:
 
 
 def check_objective_fits(config: Config) -> None:
-    """Refuses settings that replaced-token detection does not use or support, if this objective is configured.
+    """Checks that no setting conflicts with replaced-token detection, if this objective is configured.
 
     Raises:
         ConfigError: a setting that replaced-token detection does not use or support is not at its default.
@@ -210,7 +209,7 @@ def with_generator(config: Config, size: ModelSize, generator: Path | None) -> M
 
 
 def generator_of(config: Config, model: Path, is_on_disk: bool) -> Path | None:
-    """Returns the folder of the generator: the configured one, or else folder `generator` in the model's folder.
+    """Returns the folder of the generator: the configured folder, or else subfolder `generator` of the model's folder.
 
     Args:
         config: the job's configuration.
@@ -252,7 +251,7 @@ def measured_objective(config: Config) -> ObjectiveConfig:
 
 
 def check_measured_in_training(config: Config) -> None:
-    """Refuses an objective whose held-out loss cannot be measured while the model trains.
+    """Checks that the objective's held-out loss can be measured while the model trains.
 
     Raises:
         ConfigError: the objective is replaced-token detection. Its loss is measured with the generator from before the
@@ -267,18 +266,18 @@ def check_measured_in_training(config: Config) -> None:
 
 
 def measured_name(config: Config) -> str:
-    """Returns the name of the task that the held-out loss measures; empty for the usual prediction of tokens."""
+    """Returns the name of the task whose loss is measured on held-out text; empty for the prediction of tokens."""
     return "replaced-token detection" if config.objective.kind == RTD else ""
 
 
 def measured_what(config: Config) -> dict[str, Any]:
-    """Returns the entries that the objective of held-out losses adds to the key of a stage."""
+    """Returns the entries that the objective for held-out losses (`measured_objective`) adds to a stage's key."""
     layers = {"generator_layers": objective_options(config).generator_layers} if config.objective.kind == RTD else {}
     return {**what(measured_objective(config)), **layers}
 
 
 def objective_what(config: Config) -> dict[str, Any]:
-    """Returns the entries that the objective adds to a stage's key. A user's own objective adds its source too."""
+    """Returns the entries that the objective adds to a stage's key. A user-defined objective also adds its source."""
     kind, options = config.objective.kind, objective_options(config)
     own = {} if options is None else {section_of(kind): what(options)}
     return {**what(config.objective), **own, **OBJECTIVES.source(kind)}

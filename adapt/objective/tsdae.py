@@ -1,4 +1,4 @@
-"""The objective `tsdae`, which trains sentence vectors without labels (Wang et al. 2021, arXiv 2104.06979).
+"""Defines the objective `tsdae`, which trains sentence vectors without labels (Wang et al. 2021, arXiv 2104.06979).
 
 Words of a text are deleted, an encoder makes one vector of the rest, and a decoder rebuilds the text from the vector by
 predicting each next token. Encoder and decoder are the same model with the same weights. In the decoder's pass,
@@ -26,14 +26,14 @@ from adapt.support.schema import WORD_STARTS
 CROSS = "crossattention"
 """Name of the new module in each layer, as in transformers."""
 POOLINGS = {"mean": "mean", "cls": "first"}
-"""For each value of `tsdae.pooling`, the name of the pooling in `adapt.model.states.document_states`."""
+"""Names of poolings in `adapt.model.states.document_states`, keyed by the value of `tsdae.pooling`."""
 DELETION, FIRST_WEIGHTS = range(2)
-"""Streams of independent random numbers."""
+"""Numbers of independent streams of random numbers: one for deleted words, one for initial weights."""
 
 
 @dataclass(frozen=True)
 class Denoised(Corrupted):
-    """Rows of texts. The model sees a part of each text's words and rebuilds the whole text."""
+    """Corrupted rows of texts. The encoder sees some of each text's words, and the decoder rebuilds the whole text."""
 
     kept: Tensor | None = None
     """Whether the encoder sees each token, bool [B, L]."""
@@ -54,7 +54,7 @@ class Denoised(Corrupted):
 
 
 class DecodedDocuments(Documents):
-    """The documents of the decoder's pass, with causal attention within documents and a vector per document.
+    """The documents of the decoder's pass. Attention within documents is causal, and each document has a vector.
 
     Args:
         documents: where each text begins and ends.
@@ -95,7 +95,7 @@ class VectorAttention(nn.Module):
     def forward(self, states: Tensor, documents: DecodedDocuments) -> Tensor:
         """Returns the new states of the tokens, [1, N, H]."""
         values = self.value(documents.vectors).index_select(0, documents.owner)
-        if self.training and self.weight_dropout.p > 0:  # dropout of the attention weights, which are all 1
+        if self.training and self.weight_dropout.p > 0:  # attention weights are 1 before dropout
             weights = self.weight_dropout(values.new_ones(len(values), self.heads, 1))
             values = (values.unflatten(1, (self.heads, -1)) * weights).flatten(1)
         attended: Tensor = self.norm(self.dropout(self.dense(values))[None] + states)

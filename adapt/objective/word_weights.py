@@ -30,7 +30,8 @@ FILE = "word-weights.npz"
 FEWEST = 2
 """Words with fewer occurrences than this in the domain have no entry. They get the weight of unknown words."""
 SMALLEST = 1e-6
-"""Smallest weight. Without it, a word could have weight 0 (if general text has no other word) and never be drawn."""
+"""Smallest weight. Without this bound, a word could have weight 0 (if general text has no other word), and would
+never be drawn."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Counts:
     counts: np.ndarray
     """Number of occurrences of each word, int64 [words]."""
     words: int
-    """Number of all words of the text, including words without an entry in `counts`."""
+    """Number of occurrences of all words in the text, including words without an entry in `counts`."""
 
     @classmethod
     def empty(cls) -> Counts:

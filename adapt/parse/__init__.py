@@ -31,7 +31,7 @@ def parse(arguments: Sequence[str], program: str, kind: Kind = DAPT) -> Config:
     Args:
         arguments: arguments without the program's name. `--help` and `--print_config` print a text and end the process.
         program: name of the program in the usage line of the help.
-        kind: kind of the job.
+        kind: kind of the job, with its defaults and its required sections.
 
     Raises:
         ConfigError: a file cannot be read, a key is unknown (the message names the nearest known key), a type or value
@@ -54,7 +54,7 @@ def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
 
     Args:
         values: sections with their fields, or fields keyed by dotted name.
-        kind: kind of the job.
+        kind: kind of the job, with its defaults and its required sections.
         place: location of the values, for error messages.
 
     Raises:
@@ -76,7 +76,7 @@ def _with_defaults(given: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
     """Adds the job's defaults to the given values.
 
     If the given values set a training length, the job's default number of steps is left out. If they set phases, the
-    default schedule is left out and, if the phases have their own lengths, also the default length.
+    default schedule is left out. If the phases have their own lengths, the default length is left out too.
     """
     training = given.get("training")
     training = training if isinstance(training, Mapping) else {}

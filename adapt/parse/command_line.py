@@ -254,7 +254,7 @@ def help_text(program: str, kind: Kind, options: Mapping[str, type[Any]], given:
     Args:
         program: name of the program in the usage line of the help.
         kind: kind of the job.
-        options: classes of the options of kinds, keyed by the name of their section.
+        options: option dataclasses of methods, objectives and other plug-ins (kinds), keyed by their section.
         given: values that replace the defaults, keyed by section.
     """
     width = shutil.get_terminal_size().columns

@@ -33,10 +33,10 @@ the method, objective or selection instead."""
 TABLES: dict[str, Kinds[Any]] = {
     table.field: table for table in (METHODS, OBJECTIVES, SELECTIONS, EMBEDDERS, EXPORT_KINDS)
 }
-"""The tables of kinds (methods, objectives, selections, embedders, exports), keyed by the field that chooses a kind.
-The options of a kind are in the section with the kind's name."""
+"""The tables of plug-ins (kinds): methods, objectives, selections, embedders and exports. Each table is keyed by the
+field that names one of its kinds. The options of a kind are in the section with the kind's name."""
 Named = frozenset[tuple[str, str]]
-"""Chosen kinds, such as the method `lora`, as pairs: the field that chooses the kind, and the name of the kind."""
+"""Chosen plug-ins (kinds), as pairs of a field and the kind that it names, such as `method.kind` and `lora`."""
 _MOVED = {
     "select.options": "write `dsir: {ngram: 2}`, or --dsir.ngram 2: the section is named like the selection",
     "select.embedder_options": "write `static: {path: …}`, or --static.path …: the section is named like the embedder",
@@ -61,7 +61,7 @@ _NESTED = {"decontaminate": EvaluationSet}
 
 @cache
 def option_sections(kinds: Named = frozenset(), among: frozenset[str] | None = None) -> dict[str, type[Any]]:
-    """Returns the option class of each kind, built-in or user-defined, keyed by the name of the options' section.
+    """Returns the options dataclass of each kind (a method, objective or other plug-in), keyed by its section.
 
     Args:
         kinds: the chosen kinds, which are always loaded.
@@ -87,7 +87,7 @@ def option_sections(kinds: Named = frozenset(), among: frozenset[str] | None = N
 
 
 def known_keys(kinds: Named = frozenset(), among: frozenset[str] | None = None) -> set[str]:
-    """Returns the names of all sections, and all fields by dotted name, including the options of kinds.
+    """Returns the names of all sections, and the dotted names of all fields, including the options of plug-ins (kinds).
 
     Args:
         kinds: the chosen kinds.
@@ -103,12 +103,12 @@ def known_keys(kinds: Named = frozenset(), among: frozenset[str] | None = None) 
 
 @cache
 def _own_keys() -> frozenset[str]:
-    """Returns all keys except the options of kinds."""
+    """Returns the names of all sections and fields, except the options of kinds (methods and other plug-ins)."""
     return frozenset({*flat(Config()), *Config.__dataclass_fields__, "debug"} - OPTIONS)
 
 
 def named_in(given: Mapping[str, Any]) -> Named:
-    """Returns the kinds that sections choose, including kinds in lists. Values that are not names are checked later."""
+    """Returns the plug-ins (kinds) that sections name, also in lists. Values that are not names are checked later."""
     found = set()
     for table in TABLES:
         section, _, field = table.partition(".")

@@ -92,7 +92,7 @@ def check_several(corpus: CorpusConfig) -> None:
 
 
 def _check_sources(corpus: CorpusConfig) -> None:
-    """Checks that each source has the field of its kind and a unique name. Either all sources or none have weights."""
+    """Checks that each source has a unique name and the field that its kind needs. All or none have weights."""
     if not corpus.sources:
         _check_source("corpus.", corpus)
         return
@@ -158,7 +158,7 @@ def _check_mixture(config: Config) -> None:
 
 
 def _check_streaming(config: Config) -> None:
-    """Refuses to stream a corpus if the length of the run is unknown, or if there are epochs or several sources."""
+    """Refuses to stream a corpus if the length of the run is unknown, or given in epochs, or with several sources."""
     training = config.training
     if not config.corpus.streaming:
         return
@@ -181,7 +181,7 @@ def _check_streaming(config: Config) -> None:
 
 
 def _check_source(prefix: str, source: CorpusConfig | SourceConfig) -> None:
-    """Refuses a source that lacks the field of its kind, or has a value in the field of another kind."""
+    """Refuses a source without the field that its kind needs, such as `paths`, or with the field of another kind."""
     for kind, name in (("files", "paths"), ("dataset", "dataset"), ("docstrings", "packages")):
         if getattr(source, name) and source.source != kind:
             fix = f"remove one of the two, or set source to {kind}"

@@ -122,7 +122,7 @@ def yaml_text(path: str) -> str:
 
 
 def node_at(node: yaml.Node | None, keys: Keys) -> tuple[yaml.Node | None, int]:
-    """Returns the node of a value, or None, and the line of the value's key, counted from 1.
+    """Returns the node of a value (None if there is none) and the line of the value's key, counted from 1.
 
     A section can be written as `section:` with its fields below, or as `section.field:`.
     """

@@ -1,7 +1,7 @@
 """Connects this process to Ray: starts Ray on this machine, or joins a cluster.
 
 A Ray instance that we start uses a private folder and has no dashboard. Before this process joins a cluster, it parses
-the cluster's address, and checks that the cluster's control store answers at this address.
+the cluster's address, and checks that the cluster's control store (Ray's GCS) answers at this address.
 """
 
 import atexit
@@ -27,12 +27,12 @@ from adapt.support.errors import ClusterError
 from adapt.terminal.console import log
 
 OWN_RAY = "DONTSTOP_OWN_RAY"
-"""Environment variable of the processes of a Ray instance that we started.
+"""Environment variable that marks the processes of a Ray instance that dontstop started.
 
-Its value is a folder that only this user may enter.
+Its value is the private folder of the instance, which only this user may enter.
 """
 FOLDER_PREFIX = "dontstop-"
-"""Prefix of the folder name of a Ray instance that we started."""
+"""Prefix of the name of the private folder of a Ray instance that dontstop started."""
 _NO_DASHBOARD = "http://127.0.0.1:1"
 """Address at which no server listens. Ray uses it as the address of its dashboard.
 
@@ -40,9 +40,9 @@ Ray Train asks the dashboard whether its controller is alive. Without this addre
 for 40 s, which delays the end of a short training run, or it asks the dashboard of another Ray on this machine.
 """
 _RAYS = "r"
-"""Name of Ray's folder inside our folder. Ray's folder is open to every user, but ours is not."""
+"""Name of Ray's own folder inside the private folder. Ray lets every user enter its own folder."""
 _SOCKET = f"/{_RAYS}/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
-"""Path of a socket in our folder, as an example of the longest path that a socket can have there."""
+"""Example of the longest path that a socket of Ray can have, relative to the private folder."""
 _LONGEST_PATH = 103
 """Largest length of a socket's path [bytes]. The limit is 107 on Linux and 103 on macOS."""
 _ATTEMPTS = 3
@@ -51,16 +51,16 @@ _SLOW_S = 15.0
 _FIX = "look into its logs below {}; free memory and cores, and space in TMPDIR, and run it again"
 _REMOVALS = 20
 _LOCK = "lock"
-"""Name of a file in our folder. The process that started Ray locks the file as long as the process is alive."""
+"""Name of a file in the private folder. The process that started Ray locks this file until the process ends."""
 _OLD_S = 24 * 3600.0
-"""Age at which the folder of a killed process is removed [s]. Until then, its logs can be read."""
+"""Age at which the private folder of a killed process is removed [s]. Until then, users can read its logs."""
 
 
 def ray_library() -> Any:
     """Returns the library Ray, and imports it on the first call.
 
-    Importing Ray takes seconds and reads environment variables. So modules that commands without Ray also load, such as
-    plans, call this function instead of importing Ray at their top.
+    Importing Ray takes seconds and reads environment variables. Some commands, such as `dontstop chain plan`, do not
+    use Ray. The modules that these commands load call this function instead of importing Ray at the top.
     """
     import ray
 
@@ -99,16 +99,16 @@ def _start(folder: Path) -> None:
     os.environ[OWN_RAY] = str(folder)
     if os.path.expanduser("~") == "~":  # sets HOME for users without a home folder, because Ray Train needs it
         os.environ["HOME"] = str(folder)
-    # Chooses the port here, because Ray would wait for its own choice of a port without handling signals. Unsets
-    # RAY_AUTH_MODE, because `ray.init` then turns on token authentication, even if Ray was imported earlier.
+    # Chooses the port here. Otherwise, Ray would choose a port, and would wait for it without handling signals.
+    # Unsets RAY_AUTH_MODE. Without it, `ray.init` turns on token authentication, even if Ray was imported earlier.
     settings = {
         "RAY_AUTH_TOKEN": _token(),
         "RAY_AUTH_MODE": None,
         "RAY_GCS_SERVER_PORT": str(_free_port()),
         "RAY_API_SERVER_ADDRESS": _NO_DASHBOARD,
     }
-    # At exit, `ray.shutdown` runs before `remove`, because the function that is registered last runs first. Otherwise
-    # Ray's own exit handler would shut Ray down later, and would wait 0.5 s for output that nobody reads.
+    # At exit, `ray.shutdown` runs before `remove`, because the function that is registered last runs first.
+    # Without `ray.shutdown`, Ray's own exit handler would shut Ray down, and wait 0.5 s for output that nobody reads.
     atexit.register(remove, folder)
     atexit.register(ray.shutdown)
     with (
@@ -183,7 +183,7 @@ def _lock(file: Path) -> bool:
 
 
 def _remove_old(parent: Path) -> None:
-    """Removes this user's folders of processes that ended at least a day ago without removing their folder."""
+    """Removes this user's private folders that killed processes left behind at least a day ago."""
     for folder in parent.glob(f"{FOLDER_PREFIX}*"):
         with suppress(OSError):
             file, about = folder / _LOCK, folder.stat()
@@ -309,7 +309,7 @@ def check_answers(host: str, port: int, field: str, timeout_s: float = _TIMEOUT_
         timeout_s: time limit for the connection, and again for the answer [s].
 
     Raises:
-        ClusterError: there is no answer, or a server answers that is not Ray's control store.
+        ClusterError: the server does not answer, or it is not Ray's control store.
     """
     place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
@@ -377,7 +377,7 @@ def join(address: str, field: str, node: str | None) -> None:
     ray = ray_library()
     host, port = endpoint(address, field)
     check_answers(host, port, field)
-    if "://" not in address:  # the server of Ray Client is not the control store
+    if "://" not in address:  # an address with a scheme is the server of Ray Client, not the control store
         refuse_open(host, port, field)
     log(f"joining the Ray cluster at {address}")
     scheme, separator, _ = address.rpartition("://")

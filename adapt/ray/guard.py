@@ -28,17 +28,17 @@ _GRACE_S = 3.0
 _LOOK_S = 5.0
 """Time between two checks of whether a cluster's control store answers [s]."""
 _RAYS_PATIENCE = "RAY_gcs_rpc_server_reconnect_timeout_s"
-"""Environment variable with the time after which Ray kills a process that lost the control store [s].
+"""Name of Ray's variable for the time after which Ray kills a process that cannot reach the control store [s].
 
-The default is 60.
+If the environment does not contain the variable, the time is 60 s.
 """
 _GONE_SHARE = 0.8
-"""After this share of Ray's time, we consider the control store lost and end the process with a message."""
+"""Share of the time in `_RAYS_PATIENCE` after which this process prints a message and ends, before Ray kills it."""
 
 
 @contextmanager
 def heeding_signals(doing: str, fix: str, on_end: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Lets SIGINT and SIGTERM end this process inside the block, even while compiled code does not return.
+    """Lets SIGINT and SIGTERM end this process while the block runs, even if compiled code does not return.
 
     Every 20 s, a message says that the block still runs. After 180 s, the process ends with an error.
 
@@ -133,7 +133,7 @@ def _await_silence(host: str, port: int) -> None:
 
 
 def _say_gone(what: str) -> None:
-    if _is_connected():  # without a connection, Ray was shut down on purpose
+    if _is_connected():  # if there is no connection any more, Ray was shut down on purpose
         end_now(TrainingError(what, AGAIN))
 
 

@@ -1,10 +1,10 @@
 """Lets functions on any node of a cluster read and write the files of a stage, if the storage root is a bucket.
 
-The driver's node is called the home. The driver starts an actor there that reads and writes the files. The home starts
-a second kind of actor on each other node that runs a function of the job. This actor holds copies of stages' folders
-(`adapt.runner.folder_copy`). All functions that the job sends to other processes are wrapped in `OnNode`, or call
-`on_node`. `OnNode` and `on_node` copy no files on the home, on a node that shares the home's folder, or if the storage
-root is not a bucket.
+The driver's node is called the home node. The driver starts an actor there, `HomeActor`, which reads and writes the
+files. `HomeActor` starts an actor `NodeCopies` on each other node that runs a function of the job. `NodeCopies` holds
+copies of stages' folders (`adapt.runner.folder_copy`). All functions that the job sends to other processes are wrapped
+in `OnNode`, or call `on_node`. `OnNode` and `on_node` copy no files on the home node, on a node that shares the home
+node's folder, or if the storage root is not a bucket.
 """
 
 import os
@@ -44,17 +44,17 @@ class HomeActor(HomeFiles):
         self._lock = threading.Lock()
 
     def mark(self) -> str:
-        """Returns a text that identifies the folder; see `adapt.runner.mirror.Mirror.mark`."""
+        """Returns a text that identifies the folder `root`; see `adapt.runner.mirror.Mirror.mark`."""
         mirror = mirror_at(self._root)
         assert mirror
         return mirror.mark
 
     def call(self, function: Callable[..., R], arguments: tuple[Any, ...]) -> R:
-        """Calls a function on this node."""
+        """Calls a function on the driver's node."""
         return function(*arguments)
 
     def node(self, node: str, home: Any) -> Any:
-        """Returns the actor that holds the copies on a node. Starts the actor if needed.
+        """Returns the actor `NodeCopies` of a node. Starts the actor if needed.
 
         Args:
             node: id of the node.
@@ -68,7 +68,7 @@ class HomeActor(HomeFiles):
 
 
 class _Distant:
-    """Access to the home's files from another node. See `adapt.runner.folder_copy.Home`."""
+    """Gives other nodes access to the files on the home node. See `adapt.runner.folder_copy.Home`."""
 
     def __init__(self, home: Any) -> None:
         self._home = home
@@ -79,11 +79,11 @@ class _Distant:
 
 
 class NodeCopies:
-    """The actor that holds copies of stages' folders on a node other than the home.
+    """The actor that holds copies of stages' folders on a node other than the driver's node (the home node).
 
     Args:
         root: folder of this node's local copy of the bucket.
-        home: the home's actor.
+        home: the actor `HomeActor` on the home node.
     """
 
     def __init__(self, root: Path, home: Any) -> None:
@@ -94,18 +94,18 @@ class NodeCopies:
         threading.Thread(target=self._meet, daemon=True).start()
 
     def arrive(self, folder: str, fetches: bool, leaves: Sequence[str]) -> None:
-        """Copies the inputs of a stage, and its files if `fetches` is True, to this node; see `on_node`."""
+        """Copies to this node the inputs of a stage and, if `fetches` is True, the files that the stage has written."""
         copy = self._copy(folder)
         copy.begin()
         if fetches:
             copy.fetch(leaves=leaves)
 
     def fetch(self, folder: str, beginning: str) -> None:
-        """Copies the files of a stage whose paths start with `beginning` from the home."""
+        """Copies from the home node the files of a stage whose paths start with `beginning`."""
         self._copy(folder).fetch((beginning,))
 
     def send(self, folder: str) -> None:
-        """Sends the files of a stage that were written here to the home."""
+        """Sends the files of a stage that were written on this node to the home node."""
         self._copy(folder).send()
 
     def _copy(self, folder: str) -> FolderCopy:
@@ -121,7 +121,7 @@ class NodeCopies:
             return self._copies[folder]
 
     def _meet(self) -> None:
-        """Exchanges small files with the home while stages run, and drops the copies of stages that have ended."""
+        """Exchanges small files with the home node while stages run, and drops the copies of stages that have ended."""
         pause = _PERIOD_S
         while True:
             time.sleep(pause)
@@ -144,17 +144,17 @@ class NodeCopies:
 
 @dataclass(frozen=True)
 class _Link:
-    """The actors that a process on a node other than the home uses."""
+    """The two actors through which a process on a node other than the home node exchanges files."""
 
     home: Any
     copies: Any
-    """The actor with the copies on this node."""
+    """The actor `NodeCopies` of this node."""
 
 
 _links: dict[tuple[Path, str], _Link | None] = {}
-"""Links of this process, keyed by storage root and Ray job. None if this node is the home or shares its folder."""
+"""Actors that this process uses, keyed by storage root and Ray job. None if this node needs no copies of files."""
 _homes: dict[tuple[Path, str], Any] = {}
-"""Actors that this process has started. They end when the process ends."""
+"""Actors of class `HomeActor` that this process has started. They end when the process ends."""
 _serving = threading.Lock()
 
 
@@ -196,7 +196,7 @@ def _name(root: Path) -> str:
 
 
 def _link(folder: Path) -> _Link | None:
-    """Returns the link to the home of a stage's folder. None if this node needs no copies."""
+    """Returns the actors that exchange files of a stage's folder. Returns None if this node needs no copies."""
     ray: Any = sys.modules.get("ray")
     mirror = mirror_at(folder)
     if mirror is None or ray is None or OWN_RAY in os.environ or not ray.is_initialized():
@@ -230,12 +230,13 @@ def _inner(folder: Path) -> str:
 
 @contextmanager
 def on_node(folder: Path | None, fetches: bool = True, leaves: Sequence[str] = ()) -> Iterator[None]:
-    """Copies the files that a stage reads to this node before the block. Sends new files to the home after the block.
+    """Copies a stage's files to this node before the block, and sends new files to the home node after the block.
 
     Args:
         folder: folder of the stage, or a folder in it; None for no stage.
         fetches: whether the block reads files that the stage itself has written.
-        leaves: prefixes of the names of files of the stage that are not copied, because the block does not read them.
+        leaves: prefixes of file names. Files of the stage with these prefixes are not copied, because the block does
+            not read them.
 
     Raises:
         StageError: a file of an input is missing or has changed.
@@ -258,11 +259,11 @@ def on_node(folder: Path | None, fetches: bool = True, leaves: Sequence[str] = (
 
 @dataclass(frozen=True)
 class OnNode:
-    """A function that runs in other processes of the cluster. Files are copied to their nodes; see `on_node`.
+    """A function that other processes of the cluster call. Before each call, files are copied to their node.
 
     Args:
         function: function that returns a result, or an iterator of results.
-        fetches: as in `on_node`.
+        fetches: whether the function reads files that the stage itself has written; see `on_node`.
         folder: folder of the stage. The default is the stage that this thread works on.
     """
 
@@ -271,7 +272,7 @@ class OnNode:
     folder: Path | None = field(default_factory=stage_at_work)
 
     def __call__(self, *arguments: Any) -> Any:
-        """Copies the stage's files to this node, calls the function, and sends new files to the home."""
+        """Copies the stage's files to this node, calls the function, and sends new files to the home node."""
         with on_node(self.folder, self.fetches):
             result = self.function(*arguments)
         return self._each(result) if isinstance(result, Iterator) else result
@@ -292,12 +293,12 @@ def call(function: Callable[..., R], *arguments: Any) -> R:
 
 
 def at_home(folder: Path, function: Callable[..., R], *arguments: Any) -> R:
-    """Calls a function of a module on the home, where the folder of the stage is complete.
+    """Calls a module-level function on the home node, where the folder of the stage is complete.
 
     Args:
         folder: a folder in the storage root.
         function: the function.
-        arguments: its arguments.
+        arguments: arguments of the call.
     """
     link = _link(folder)
     if link is None:
@@ -308,17 +309,17 @@ def at_home(folder: Path, function: Callable[..., R], *arguments: Any) -> R:
 
 
 def fetch_part(part: Path) -> None:
-    """Copies a subfolder of a stage's folder from the home. Removes files here that the home has removed."""
+    """Copies a subfolder of a stage's folder from the home node. Removes local files that the home node removed."""
     if link := _link(part):
         ray = ray_library()
         ray.get(link.copies.fetch.remote(_inner(part), f"{part.relative_to(_stage(part)).as_posix()}/"))
 
 
 def send_now(folder: Path) -> None:
-    """Sends the files of a stage that were written on this node to the home.
+    """Sends the files of a stage that were written on this node to the home node.
 
     Args:
-        folder: a folder of the stage.
+        folder: folder of the stage, or a folder in it.
     """
     if link := _link(folder):
         ray = ray_library()
@@ -326,7 +327,7 @@ def send_now(folder: Path) -> None:
 
 
 def storing(target: Path) -> Callable[[Any, str], Any] | None:
-    """Returns a function for Ray Train's `checkpoint_upload_fn` that stores checkpoints on the home.
+    """Returns a function for Ray Train's `checkpoint_upload_fn` that stores checkpoints on the home node.
 
     Args:
         target: folder for the checkpoints, in the folder of a stage.
@@ -340,8 +341,7 @@ def storing(target: Path) -> Callable[[Any, str], Any] | None:
 
     def store(checkpoint: Any, name: str) -> Any:
         ray = ray_library()
-        # Sends the metrics first. If this node is lost, the job continues from this checkpoint, and the earlier steps
-        # are not measured again.
+        # Sends the metrics before the checkpoint. Otherwise, a loss of this node could lose metrics of finished steps.
         ray.get(link.copies.send.remote(_inner(target)))
         distant: Any = _Distant(link.home)
         give_folder(distant, Path(checkpoint.path), (target / name).relative_to(mirror.root).as_posix())
@@ -351,12 +351,12 @@ def storing(target: Path) -> Callable[[Any, str], Any] | None:
 
 
 def pinned_home(folder: Path) -> dict[str, Any]:
-    """Returns the options of an actor that must run on the home, because it writes files of the stage."""
+    """Returns the options of an actor that must run on the home node, because it writes files of the stage."""
     return _pinned(at_home(folder, _node_id)) if mirror_at(folder) else {}
 
 
 def pinned_here(folder: Path) -> dict[str, Any]:
-    """Returns the options of a task that must run on this node, because it reads files that were brought here.
+    """Returns the options of a task that must run on this node, because it reads files that were copied to this node.
 
     Args:
         folder: folder of the stage, or of one of its inputs.

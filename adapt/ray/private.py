@@ -1,16 +1,16 @@
-"""All private parts of Ray that dontstop uses. No other module imports private parts of Ray.
+"""Contains all uses of Ray's private interfaces. No other module imports private names of Ray.
 
-Ray has no public way to do these things:
+Ray has no public interface for these tasks:
 
 - replace the policy that sets the number of workers of an elastic training run (`with_policy`, `ScalingPolicy`);
 - read the free resources of each node, and the nodes that are about to leave (`free_resources`, `leaving_nodes`);
 - read the nodes that the autoscaler may add (`autoscaler_limits`);
-- list the files of a working directory that Ray would send to a cluster (`files_sent`), and send them without logs;
+- list the files of a working directory that Ray would send (`files_sent`), and silence its log messages about them;
 - read the version of Ray that a cluster runs (`version_at`).
 
-This module works with Ray 2.60 and refuses other minor versions, which `adapt.support.versions` recognizes.
-`tests/ray/test_private.py` tests each part against the installed Ray. Training with a fixed number of workers does not
-import this module.
+This module works with Ray 2.60, and raises an error for other minor versions (see `adapt.support.versions`).
+`tests/ray/test_private.py` tests each function against the installed Ray. Training with a fixed number of workers does
+not import this module.
 """
 
 import logging
@@ -96,7 +96,7 @@ def leaving_nodes() -> set[str]:
 
 
 def autoscaler_limits() -> list[tuple[Mapping[str, float], int]]:
-    """Returns each kind of node that the autoscaler may add: resources of a node, and largest number of nodes."""
+    """Returns the resources and the largest number of nodes, for each type of node that the autoscaler may add."""
     cluster_config = state.get_cluster_config()
     groups = cluster_config.node_group_configs if cluster_config else []
     return [(dict(group.resources), sys.maxsize if group.max_count < 0 else group.max_count) for group in groups]
@@ -125,7 +125,7 @@ def send_in_silence() -> None:
 def version_at(client: Any) -> str:
     """Reads the version of Ray on the cluster of a `JobSubmissionClient`.
 
-    The client's own `get_version` returns the version of the interface instead.
+    The client's own `get_version` returns the version of the job API instead.
 
     Raises:
         AuthenticationError, RuntimeError, ValueError, KeyError, OSError: Ray's dashboard does not answer.

@@ -24,10 +24,10 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # Ray's future default, set because Ray warns otherwise
     "RAY_TRAIN_METRICS_ENABLED": "0",
-    "RAY_ENABLE_AUTO_CONNECT": "0",  # keeps a thread that outlives ctrl-C from starting Ray again
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # prevents a thread that still runs after ctrl-C from starting Ray again
     # suppresses the log of a dying raylet, which Ray would print to stdout, where only results belong
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # the default of 2 s would delay start, checkpoints and end
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # the default of 2 s delays start, checkpoints and end of training
 }
 LACK_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "Cannot allocate memory")
 """Parts of the messages of PyTorch's allocators and of the operating system when memory runs out."""
@@ -47,10 +47,10 @@ times per step.
 """
 LOCAL_ENVIRONMENT = {
     **PROCESS_ENVIRONMENT,
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # turns off the watcher, because this machine is never preempted
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # off, because this machine is never preempted
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's switch for binding all sockets to loopback
     "RAY_enable_metrics_collection": "0",
-    # keeps the parent's niceness; Ray would add 15, so that other programs would get the cores first
+    # gives workers the parent's niceness; Ray would add 15, so that other programs would get the cores first
     "RAY_worker_niceness": "0",
 }
 NODE_ADDRESS = "DONTSTOP_NODE_ADDRESS"
@@ -114,7 +114,7 @@ def connect(resources: ResourcesConfig) -> None:
 
 _ADDRESS = "address"
 _made: dict[str, str] = {}
-"""Address and environment variables of this process's connection to Ray. Empty without a connection."""
+"""Address and environment variables of this process's connection to Ray. Empty if the process is not connected."""
 
 
 def _set_environment(address: str | None) -> None:
@@ -122,7 +122,7 @@ def _set_environment(address: str | None) -> None:
     for name, value in {**ENVIRONMENT, **({} if address else LOCAL_ENVIRONMENT)}.items():
         os.environ.setdefault(name, value)
     if address:
-        os.environ.pop(OWN_RAY, None)  # may be inherited from a process of a Ray instance that we started
+        os.environ.pop(OWN_RAY, None)  # the variable may come from a parent process that uses another Ray instance
     elif _made:
         os.environ.update({name: value for name, value in _made.items() if name != _ADDRESS})
 
@@ -139,7 +139,7 @@ def _check_same(address: str | None) -> None:
 
 
 def is_own_ray() -> bool:
-    """Returns whether this process uses a Ray instance that we started.
+    """Returns whether this process uses a Ray instance that dontstop started.
 
     Returns False for a cluster and for a connection of the user's program.
     """
@@ -176,7 +176,7 @@ def hush() -> None:
 
 
 def gpus_per_worker(resources: ResourcesConfig) -> float:
-    """Returns the number of GPUs per worker: the configured number, or else 1 on a cluster with GPUs and 0 without."""
+    """Returns the configured number of GPUs per worker. If none is configured, 1 on a cluster with GPUs, else 0."""
     if resources.gpus_per_worker is not None:
         return resources.gpus_per_worker
     return 1.0 if totals()["GPU"] else 0.0
@@ -255,8 +255,8 @@ def data_settings(object_store_bytes: int | None = None, **settings: Any) -> Ite
     """Configures Ray Data for datasets created in the block: no progress output, rows in order, and other settings.
 
     Args:
-        object_store_bytes: limit of the data that waits between tasks [bytes]. None for Ray's limit, which is a share
-            of the machine's memory.
+        object_store_bytes: limit of the data that waits between tasks [bytes]. If None, Ray's own limit applies, which
+            is a share of the machine's memory.
         **settings: further attributes of `ray.data.DataContext`.
     """
     from ray.data import DataContext, ExecutionResources
@@ -266,7 +266,7 @@ def data_settings(object_store_bytes: int | None = None, **settings: Any) -> Ite
     context.enable_operator_progress_bars = False
     context.print_on_execution_start = False
     context.issue_detectors_config.detectors = []
-    context.raise_original_map_exception = True  # Ray's own exception would lose its cause between processes
+    context.raise_original_map_exception = True  # Ray's exception loses its cause when it is sent to another process
     context.execution_options.preserve_order = True
     if object_store_bytes is not None:
         limits = ExecutionResources.for_limits(object_store_memory=object_store_bytes)
@@ -282,11 +282,11 @@ def data_settings(object_store_bytes: int | None = None, **settings: Any) -> Ite
 def user_errors(
     takes_less: str = TAKES_LESS, sequences: int = 1, field: str = "training.micro_batch"
 ) -> Iterator[None]:
-    """Unwraps our own errors that were raised in Ray processes, and converts lack of memory to DeviceMemoryError.
+    """Unwraps dontstop's errors that Ray processes raised, and converts out-of-memory errors to DeviceMemoryError.
 
     Args:
-        takes_less: suggested fix in the error message if memory runs out.
-        sequences: number of sequences per pass if fewer sequences would need less memory, else 1.
+        takes_less: suggested fix in the error message of a DeviceMemoryError.
+        sequences: number of sequences per pass. Use 1 if fewer sequences per pass would not save memory.
         field: configuration field that sets the number of sequences.
     """
     try:
@@ -308,7 +308,7 @@ _LOOK_S = 1.0
 
 @contextmanager
 def telling_stalls(stage: str, folder: Path) -> Iterator[None]:
-    """Logs each task of the block that was ended because it made no progress. Ray runs these tasks again.
+    """Logs each Ray task of the block that was killed because it made no progress. Ray runs such a task again.
 
     Args:
         stage: name of the stage in messages.
@@ -370,10 +370,10 @@ def lacks_memory(error: BaseException) -> bool:
 
 
 def find_ours(error: BaseException) -> AdaptError | None:
-    """Finds the first of our own errors among the causes of an error. Returns None if there is none."""
+    """Finds the first AdaptError among the causes of an error. Returns None if there is none."""
     for cause in causes(error):
         if isinstance(cause, AdaptError):
-            # unwraps our error, because Ray raises a copy of it that prints the worker's stack trace
+            # unwraps the original error, because Ray raises a copy that prints the worker's stack trace
             ours = getattr(cause, "cause", cause)
             # leaves out args[0], because Ray Data appends text to it
             return type(ours)(ours.what, ours.fix, *ours.args[2:])

@@ -34,11 +34,11 @@ from adapt.terminal.console import log
 
 T = TypeVar("T")
 ABSENT = ""
-"""Value of `replaces` for a write that must create its object."""
+"""Value of `replaces` for a write that may only create an object, not replace one."""
 PATIENCE_S = 1800.0
 """Longest time for which a request waits for a store that throttles, fails or refuses expired credentials [s]."""
 FIRST_PATIENCE_S = 10.0
-"""PATIENCE_S before the first successful request [s]. It is short because address or credentials may be wrong."""
+"""Replaces PATIENCE_S before the first successful request [s]. Short, because address or credentials may be wrong."""
 _LONGEST_PAUSE_S = 15.0
 _SILENT_S = 2.0
 """Time after which a wait is logged [s]."""
@@ -47,7 +47,7 @@ _PART = 32 * 2**20
 _MOST_PARTS = 10_000
 _DELETED_AT_ONCE = 1000
 _WITHOUT_DELETE = {"NotImplemented", "501", "MethodNotAllowed", "405", "MissingContentMD5"}
-"""Errors of stores that lack DeleteObjects, or need an MD5 digest for it, which boto3 no longer sends."""
+"""Error codes of stores that lack the request DeleteObjects, or require its MD5 digest. boto3 no longer sends it."""
 _THREADS = 8
 _DIGEST = "sha256"
 _UPLOAD = "upload"
@@ -90,7 +90,7 @@ class S3Bucket:
         self._has_worked, self._deletes_many = False, True
 
     def hasty(self, patience_s: float) -> "S3Bucket":
-        """Returns the same bucket with a shorter patience [s], for requests that must not delay their caller."""
+        """Returns the same bucket with another `patience_s`, for requests that must not delay their caller."""
         other = S3Bucket(self.address, patience_s)
         other._connection, other._has_worked = self._connection, True
         return other
@@ -121,7 +121,8 @@ class S3Bucket:
         Args:
             name: name of the object.
             body: content.
-            replaces: ETag that the replaced object must have; ABSENT if no object may exist; None for no condition.
+            replaces: ETag that the existing object must have. ABSENT if the object must not exist yet. None for an
+                unconditional write.
 
         Raises:
             ConflictError: the object does not meet the condition.
@@ -171,7 +172,7 @@ class S3Bucket:
     def _in_parts(
         self, doing: str, place: Mapping[str, str], file: Path, size: int, mark: str, condition: Mapping[str, str]
     ) -> str:
-        """Uploads a large file in parts. The object appears when all parts are there."""
+        """Uploads a large file in parts. The object appears when all parts are uploaded."""
         length = max(_PART, -(-size // _MOST_PARTS))
         begun = self._call(doing, lambda it: it.create_multipart_upload(**place, Metadata={_UPLOAD: mark}))
         part_of = {**place, "UploadId": begun["UploadId"]}
@@ -192,7 +193,7 @@ class S3Bucket:
         except BaseException:
             try:
                 self._client().abort_multipart_upload(**part_of)
-            except Exception as error:  # remaining parts cost money, but do no other harm
+            except Exception as error:  # parts that are not deleted only cost money
                 log(f"the parts of {self.address.url()} could not be removed: {reason_of(error)}")
             raise
 
@@ -254,7 +255,7 @@ class S3Bucket:
     def delete(self, names: Iterable[str]) -> None:
         """Deletes objects, 1,000 per request. Missing objects are ignored.
 
-        Stores that lack the request DeleteObjects get a request per object.
+        If the store lacks the request DeleteObjects, each object is deleted by a separate request.
         """
         names = list(names)
         for begin in range(0, len(names), _DELETED_AT_ONCE):
@@ -270,7 +271,7 @@ class S3Bucket:
                 self._call(f"delete {self.address.url(name)}", partial(_delete, place))
 
     def check(self) -> None:
-        """Checks that objects can be written, read and deleted, and that the store honours conditions of writes.
+        """Checks that objects can be written, read and deleted, and that the store supports conditional writes.
 
         Raises:
             StorageError: one of these checks failed.
@@ -289,14 +290,14 @@ class S3Bucket:
             self.delete([name])
 
     def _call(self, doing: str, request: Callable[[Any], T]) -> T:
-        """Calls a function with a client, and repeats it while the store is busy or credentials have expired."""
+        """Calls a function with a client, and repeats the call while the store is busy or credentials have expired."""
         began, pause, is_said = time.monotonic(), 0.2, False
         while True:
             try:
                 answer = request(self._client())
             except Exception as error:
                 if code_of(error) in EXPIRED:
-                    self._connection = None  # the next client reads the credentials again
+                    self._connection = None  # drops the client, so that the next client reads the new credentials
                 waits_for = awaited(self.address, doing, error)
                 patience = self._patience_s if self._has_worked else min(self._patience_s, FIRST_PATIENCE_S)
                 if time.monotonic() - began + pause > patience:
@@ -306,7 +307,7 @@ class S3Bucket:
                 if not is_said and time.monotonic() - began > _SILENT_S:
                     log(f"cannot {doing}: {reason_of(error)}; waiting ({waits_for})")
                     is_said = True
-                time.sleep(random.uniform(pause / 2, pause))  # random, so that threads do not all try at once
+                time.sleep(random.uniform(pause / 2, pause))  # the pause is random, so that not all threads try at once
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
                 continue
             if is_said:
@@ -316,7 +317,7 @@ class S3Bucket:
 
     def _client(self) -> Any:
         """Returns boto3's client of this process."""
-        connection = self._connection  # a copy, because another thread may set the attribute to None
+        connection = self._connection  # reads the attribute once, because another thread may set it to None
         if connection is None or connection[0] != os.getpid():
             try:
                 import boto3
@@ -347,7 +348,7 @@ def _delete(place: Mapping[str, str], client: Any) -> None:
 
 
 def _delete_many(bucket: str, keys: list[str], client: Any) -> list[str] | None:
-    """Deletes objects in one request. Returns the remaining objects, or None if the store lacks the request."""
+    """Deletes objects in one request. Returns the undeleted objects, or None if the store lacks the request."""
     try:
         answer = client.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True})
     except Exception as error:
@@ -367,5 +368,5 @@ def _none_if_missing(request: Callable[[], T]) -> T | None:
 
 
 def _date(answer: Mapping[str, Any]) -> datetime:
-    """Returns the time of an answer by the store's clock."""
+    """Returns the time at which the store sent an answer, measured with the store's clock."""
     return parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])

@@ -22,7 +22,7 @@ EXPIRED = {
     "NoCredentialsError",
     "PartialCredentialsError",
 }
-"""Error codes and exceptions of boto3 that may disappear with new credentials."""
+"""Error codes and exceptions of boto3 for which new credentials may help."""
 _BUSY = {"SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "Throttling", "ThrottlingException"}
 _BUSY |= {"OperationAborted", "ConditionalRequestConflict", "BadDigest", "IncompleteBody", "TooManyRequests"}
 _CONFLICT = {"PreconditionFailed", "412", "NoSuchUpload"}
@@ -74,7 +74,7 @@ class Address:
 
 
 def awaited(address: Address, doing: str, error: Exception) -> str:
-    """Returns the suggested fix for an error of the store for which waiting may help. Raises all other errors.
+    """Returns the suggested fix if waiting may help against an error of the store. Raises all other errors.
 
     Args:
         address: bucket and prefix.
@@ -114,7 +114,7 @@ def awaited(address: Address, doing: str, error: Exception) -> str:
 
 
 def code_of(error: Exception) -> str:
-    """Returns the store's code of an error, or else the name of the exception."""
+    """Returns the store's code of an error. If there is no code, returns the name of the exception."""
     response: Any = getattr(error, "response", None)
     if not isinstance(response, Mapping):
         return type(error).__name__

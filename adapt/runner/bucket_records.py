@@ -1,4 +1,4 @@
-"""The records of finished stages in a bucket, their copies on this machine, and the size of the local copy.
+"""Reads and writes the records of finished stages in a bucket, and limits the size of the bucket's local copy.
 
 The object `records/KIND/KEY.json` is the record of a finished stage. KEY stands for the first digits of the stage's
 key. The object is created once, by a conditional write, and never replaced. Its field `run` names the run that wrote
@@ -6,8 +6,8 @@ the stage's files (`adapt.runner.claim`). Each machine copies new records to the
 them in `.records.json` with the ETags of the objects.
 
 The object `packs/records`, called the pack, has copies of many records with their ETags, so that a new machine reads
-them in one request. A machine writes the pack after it wrote many records, or had to read many records one by one. A
-copy counts only while the record has the same ETag.
+them in one request. A machine writes the pack after it has written many records, or has read many records one by one. A
+copy in the pack is valid only while the ETag of the record is unchanged.
 
 A process that reads or writes a stage's folder holds a shared lock on the file `.NAME.use` next to the folder. The time
 of that file is the folder's last use. `evict` removes files of finished stages that no process uses.
@@ -37,7 +37,7 @@ from adapt.support.errors import StageError, StorageError
 from adapt.terminal.console import log
 
 DIGITS = 16
-"""Number of the key's digits in the names of a stage's folder and objects.
+"""Number of digits of a stage's key in the names of the stage's folder and objects.
 
 Among a million stages, the chance that two of them have the same digits is 1 in 40 million.
 """
@@ -46,7 +46,7 @@ FRESH_S = 10.0
 _RECORDS = "records"
 _PACK = "packs/records"
 _MANY = 100
-"""The pack is read if this machine lacks at least this many records, and is rewritten if it lacks this many records."""
+"""The pack is read if this machine lacks at least this many records. It is rewritten if it lacks this many itself."""
 _PATIENCE_S = 10.0
 _THREADS = 32
 
@@ -64,12 +64,12 @@ class BucketRecords:
         self._lock = threading.RLock()
         self._looked = -FRESH_S
         self._faults: dict[str, str] = {}
-        """Why records cannot be used, by kind and digits of the key."""
+        """Reason why each unusable record cannot be used, keyed by `KIND/DIGITS` (digits of the stage's key)."""
         self._committed: dict[str, ReadObject] = {}
-        """Records that this process has created and not packed yet, by kind and digits of the key."""
+        """New records of this process that the pack lacks, keyed by `KIND/DIGITS` (digits of the stage's key)."""
         self._file = root / ".records.json"
         self._known: Mapping[str, list[str]] = {}
-        """ETag, folder and run of each record, by kind and digits of the key."""
+        """ETag, folder and run of each record, keyed by `KIND/DIGITS` (digits of the stage's key)."""
 
     def folder(self, kind: str, key: str) -> Path | None:
         """Returns the folder of a finished stage, which contains the record. Returns None if there is no record.
@@ -115,7 +115,7 @@ class BucketRecords:
         with self._lock:
             if time.monotonic() - self._looked < max_age_s:
                 return
-            index = self._read()  # read before the listing, so that the index has no records that the listing lacks
+            index = self._read()  # read before the listing, which then contains all records of the index
             names = self._bucket.objects(f"{_RECORDS}/")
             there = {n.removeprefix(f"{_RECORDS}/").removesuffix(".json"): of.etag for n, of in names.items()}
             for gone in index.keys() - there.keys():
@@ -142,7 +142,7 @@ class BucketRecords:
             self._looked = time.monotonic()
 
     def look(self, kind: str, key: str) -> None:
-        """Copies the record of one stage now, if the record exists.
+        """Copies the record of one stage to this machine now, if the record exists.
 
         Raises:
             StorageError: the bucket cannot be read.
@@ -155,7 +155,7 @@ class BucketRecords:
                 self._write({**index, place: entry})
 
     def run(self, kind: str, digits: str) -> str | None:
-        """Returns the name of the run that made a finished stage. Returns None if there is no record.
+        """Returns the name of the run that finished a stage. Returns None if there is no record.
 
         Raises:
             StorageError: the bucket cannot be read.
@@ -165,7 +165,7 @@ class BucketRecords:
         return entry[2] if entry else None
 
     def commit(self, record: Record, lease: Lease, run: str) -> None:
-        """Creates the record of a stage whose files are in the bucket, and copies it.
+        """Creates the record of a stage in the bucket, after all its files, and copies the record to this machine.
 
         Args:
             record: the record.
@@ -198,7 +198,7 @@ class BucketRecords:
                 self._committed.clear()
 
     def _packed(self) -> dict[str, ReadObject]:
-        """Reads the records in the pack, keyed by kind and digits of the key. The bucket may have newer records."""
+        """Reads the records in the pack, keyed by kind and key of the stage. The bucket may have newer records."""
         read = self._bucket.get(_PACK)
         if read is None or not read.is_intact:
             return {}
@@ -209,13 +209,13 @@ class BucketRecords:
             return {}
 
     def _pack(self, records: Mapping[str, ReadObject]) -> None:
-        """Writes the pack. If that fails, for example without permission, other machines read record by record."""
+        """Writes the pack. If this fails, other machines read the records one by one."""
         text = json.dumps({place: [record.etag, record.body.decode()] for place, record in records.items()})
         with suppress(StorageError):
             self._bucket.hasty(_PATIENCE_S).put(_PACK, gzip.compress(text.encode(), 1), None)
 
     def _copy(self, place: str, read: ReadObject | None) -> list[str] | None:
-        """Copies a record. Returns its ETag, folder and run, or None if the record is missing or unusable."""
+        """Copies a record here. Returns its ETag, folder and run, or None if the record is missing or unusable."""
         self._faults.pop(place, None)
         if read is None:
             return None
@@ -263,7 +263,7 @@ def _object(place: str) -> str:
 
 
 def _translated(values: dict[str, Any], old: str, new: str) -> dict[str, Any]:
-    """Replaces the beginning of paths in the inputs and the result of a record."""
+    """Replaces the prefix `old` of paths by `new`, in the inputs and the result of a record."""
 
     def change(value: Any) -> Any:
         if isinstance(value, str) and value.startswith(f"{old}/"):
@@ -288,7 +288,7 @@ def say_once(message: str) -> None:
 
 
 _held: dict[Path, ExitStack] = {}
-"""Locks of the folders that stay on this machine until this process ends."""
+"""Shared locks of the folders that must stay on this machine until this process ends."""
 
 
 @contextmanager

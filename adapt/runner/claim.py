@@ -1,9 +1,9 @@
-"""The right to work on a stage's folder, and the commit of its record, in a folder or on a bucket.
+"""Gives one process the right to work on a stage's folder, and commits the stage's record.
 
-In a storage root that is a folder, the right is a lock of the file system. On a bucket it is a lease, and the files are
-uploaded while the stage runs. New and changed files are uploaded every few seconds, so checkpoints, logs and metrics
-are in the bucket long before the stage ends. Files that the stage deletes are deleted from the bucket after all newer
-files were uploaded. So a new checkpoint is complete before the previous one is deleted.
+If the storage root is a folder, the right is a lock of the file system. If the storage root is a bucket, the right is a
+lease, and the files are uploaded while the stage runs. New and changed files are uploaded every few seconds, so
+checkpoints, logs and metrics are in the bucket long before the stage ends. Files that the stage deletes are deleted
+from the bucket after all newer files were uploaded. So a new checkpoint is complete before the previous one is deleted.
 
 Each run writes its objects to a separate folder, `KIND/NAME-KEY/RUN/`, and the record names the valid folder. So a run
 that lost its lease can neither replace nor delete the objects of the run that took over. The new run copies the files
@@ -38,19 +38,19 @@ from adapt.terminal.console import log
 _PAUSE_S = 3.0
 """Shortest time between two passes over the stage's files [s]."""
 _SHARE = 0.1
-"""Largest share of the stage's time in which passes look for files, upload files and delete objects."""
+"""Largest share of the stage's time for passes. A pass looks for changed files, uploads them and deletes objects."""
 _SMALL = 2**20
 """Largest size of a file that is uploaded while it still changes [bytes]. Larger files must first stay unchanged."""
 _GRACE_S = 30.0
 """Longest wait for the store after the stage has failed [s]."""
 _THREADS = 8
 _STATE_FILE = ".uploads.json"
-"""File in the stage's folder with the stamp and the ETag of each uploaded file."""
+"""File in the stage's folder with the ETag of each uploaded file, and its stamp (size, times and inode)."""
 _RUN_DIGITS = 12
 
 
 class Uploads:
-    """The uploads of a stage's folder and its log.
+    """Uploads a stage's folder and its log to the bucket.
 
     Args:
         mirror: the local copy that the folder is in.
@@ -63,11 +63,11 @@ class Uploads:
         self._name = folder.relative_to(mirror.root).as_posix()
         self._log = mirror.root / "logs" / folder.parent.name / f"{folder.name}.jsonl"
         self.run = ""
-        """Name of this run and of the folder of its objects. Empty before `begin`."""
+        """Name of this run, and of the folder in the bucket to which the run uploads. Empty before `begin`."""
         self._etags: dict[str, str] = {}
-        """ETag of each object as this run saw it last, keyed by path in the stage's folder."""
+        """ETag that this run last saw for each object, keyed by path in the stage's folder."""
         self._sent: dict[str, str] = {}
-        """Stamp of each file when it was uploaded, keyed by path in the stage's folder."""
+        """Stamp (size, times and inode) of each file when it was uploaded, keyed by path in the stage's folder."""
         self._seen: dict[str, str] = {}
         """Stamps of large files in the previous pass."""
         self._missing: set[str] = set()
@@ -79,16 +79,17 @@ class Uploads:
         self._is_over = False
 
     def begin(self) -> None:
-        """Restores the folder to the state in which the last run left it.
+        """Restores the stage's folder to the state in which the last run left it.
 
-        If that run used another local copy, the files are copied from the bucket. Otherwise the files here are newer.
+        If that run used another local copy of the bucket, the files are copied from the bucket. Otherwise, the local
+        files are newer, and stay unchanged.
 
         Raises:
             StorageError: the bucket cannot be read, or the disk is full.
         """
         last = self._lease.progress
         if last.mirror in ("", self._mirror.id) and self._folder.is_dir():
-            if last.run and self._lease.is_restart:  # continues the last run, which has ended, under its name
+            if last.run and self._lease.is_restart:  # continues the last run, which has ended, under the same name
                 self.run = last.run
                 listed = self._bucket.objects(self._object(""))
                 self._etags = {name.removeprefix(self._object("")): of.etag for name, of in listed.items()}
@@ -130,7 +131,7 @@ class Uploads:
             ended.set()
             thread.join(_GRACE_S)
             self._bucket = self._bucket.hasty(_GRACE_S)
-            with suppress(StorageError, OSError):  # the error of the stage matters more
+            with suppress(StorageError, OSError):  # the error of the stage is more important than errors of uploads
                 self.send(is_growing=False, longest_wait_s=_GRACE_S)
             raise
         finally:
@@ -176,7 +177,7 @@ class Uploads:
                 self._passing.release()
 
     def _stamps(self) -> dict[str, str]:
-        """Returns the stamps of the files that are uploaded, keyed by path in the stage's folder."""
+        """Returns the stamps of all files that must be uploaded, keyed by path in the stage's folder."""
         stamps = {}
         for file in self._folder.rglob("*"):
             inner = file.relative_to(self._folder)
@@ -201,7 +202,7 @@ class Uploads:
             if self._awaited is not None:
                 self._lease.note(CopyState(self._mirror.id, self.run, self.run))
                 self._awaited = None
-            # a file that is renamed while the folder is listed may be missing in one list
+            # a file counts as deleted if two passes miss it, because a list may miss a file that is being renamed
             gone = self._missing & before if is_growing else self._missing
             self._bucket.delete(map(self._object, gone))
             for name in gone:
@@ -232,7 +233,7 @@ class Uploads:
         """Deletes the objects of this run, because another run finished the stage, and stops all uploads."""
         with self._passing:
             self._is_over = True
-            with suppress(StorageError):  # remaining objects do no harm
+            with suppress(StorageError):  # an error is ignored, because objects that are not deleted do no harm
                 self._bucket.delete(self._bucket.objects(self._object("")))
 
     def send_log(self) -> None:
@@ -243,7 +244,7 @@ class Uploads:
         """
         with suppress(OSError):  # the log may be missing
             if (stamp := _stamp(self._log)) != self._log_stamp:
-                self._lease.check()  # needed, because all runs of the stage write their log to the same object
+                self._lease.check()  # all runs write the log to the same object, so the lease must be valid
                 self._bucket.upload(self._log.relative_to(self._mirror.root).as_posix(), self._log, None)
                 self._log_stamp = stamp
 
@@ -251,11 +252,11 @@ class Uploads:
         """Deletes the stage's objects that are not in its folder: files of interrupted runs, and old checkpoints.
 
         Args:
-            record: the record that this run has committed. The files that it lists remain.
+            record: the record that this run has committed. The files that the record lists are not deleted.
         """
         listed = {self._object(name) for name in record.outputs}
         begin = self._object("")
-        self._lease.check()  # the run that took over uploads to another folder
+        self._lease.check()  # if another run has taken over the lease, its objects must stay
         names = self._bucket.objects(f"{self._name}/").keys() - listed
         self._bucket.delete(
             name
@@ -274,7 +275,7 @@ class Uploads:
 
     def _write_state(self) -> None:
         state = {name: (stamp, self._etags[name]) for name, stamp in self._sent.items() if name in self._etags}
-        with suppress(OSError):  # without the file, a later run uploads all files again
+        with suppress(OSError):  # an error is ignored: without this file, a later run uploads all files again
             aside = self._folder / f"{_STATE_FILE}.aside"
             aside.write_text(json.dumps(state))
             aside.replace(self._folder / _STATE_FILE)
@@ -299,7 +300,7 @@ class Claim(Protocol):
     """Path or URL of the folder, for messages."""
 
     def begin(self, inputs: Iterable[Record], outside: Iterable[Path] = ()) -> AbstractContextManager[None]:
-        """Copies the files of an interrupted run and of the inputs to this machine, and keeps them during the block.
+        """Copies the files of an interrupted run and of the inputs to this machine, where they stay during the block.
 
         Args:
             inputs: records of the inputs.
@@ -325,7 +326,7 @@ class Claim(Protocol):
 
 
 class FolderClaim:
-    """A claim in a storage root that is a folder: all files are in place already."""
+    """A claim in a storage root that is a folder. The stage writes its files directly there, so nothing is copied."""
 
     def __init__(self, folder: Path) -> None:
         self.place = str(folder)
@@ -410,7 +411,7 @@ class BucketClaim:
 
 
 def is_claimed(folder: Path) -> bool:
-    """Returns whether a process works on a stage's folder now. If the root is a bucket, all machines are considered.
+    """Returns whether a process works on a stage's folder now. If the root is a bucket, this includes other machines.
 
     Raises:
         StorageError: the bucket cannot be read.

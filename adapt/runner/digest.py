@@ -99,7 +99,7 @@ def _check_unchanged(path: Path, digest: str) -> None:
         try:
             record = load_record(folder)
         except StageError:
-            return  # without a readable record, the original content is unknown
+            return  # the original content is unknown if the record cannot be read
         written = record.digests.get(path.absolute().relative_to(folder).as_posix()) if record else None
         if written and written != digest:
             raise StageError(
@@ -180,14 +180,14 @@ def named_faults(faults: list[str]) -> str:
 
 
 SPARE = ("checkpoints/", "branch/", "held_time.jsonl", "items.txt", "tensorboard/", "wandb/", "rejects/", "README.md")
-"""Prefixes of the names of files that no later stage reads.
+"""Prefixes of the names of a stage's files that no later stage reads.
 
-The files are for resuming or for people, who may delete or edit them.
+Runs resume from these files, or people read them. People may delete or edit them.
 """
 SAID_BYTES = 4 * 2**30
-"""Smallest size of files whose content check is logged [bytes]. The check of such files takes seconds."""
+"""A content check is logged if the files have at least this size [bytes], because it then takes seconds."""
 _checked: dict[str, str] = {}
-"""Stamps of the files whose content this process has checked or written, keyed by path."""
+"""Stamp (size, times and inode) of each file whose content this process has checked or written, keyed by path."""
 _checking = threading.Lock()
 _CANNOT = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF)
 """Errors of file systems that do not support fsync."""
@@ -207,10 +207,10 @@ def settle(folder: Path) -> dict[str, int]:
         descriptor = os.open(file, os.O_RDONLY)
         try:
             _sync(descriptor)
-            known = os.fstat(descriptor)  # fstat of an open file is up to date, even if attributes are cached
+            known = os.fstat(descriptor)  # unlike stat, fstat never returns outdated, cached attributes
             readable = known.st_mode | file.parent.stat().st_mode & 0o044
             if readable != known.st_mode:  # safetensors creates files that only the owner may read
-                with suppress(PermissionError):  # fails if a worker of another user wrote the file
+                with suppress(PermissionError):  # raised if a worker process of another user wrote the file
                     os.fchmod(descriptor, stat.S_IMODE(readable))
             sizes[str(file.relative_to(folder))] = known.st_size
         finally:
@@ -275,11 +275,11 @@ def _stamp(file: Path) -> str:
     try:
         return stamp_of(file.stat())
     except OSError:
-        return "missing"  # no file has this stamp, so `changed_files` reads the file and reports that it is missing
+        return "missing"  # no file has this stamp; `changed_files` then reports that the file is missing
 
 
 def _refuse(record: Record, faults: list[str]) -> None:
-    """Raises StageError if there are faults."""
+    """Raises StageError if there are faults: descriptions of files that are missing or changed."""
     if faults:
         raise StageError(
             f"{record.path} was finished, but its files have changed: {named_faults(faults)}",
@@ -292,7 +292,7 @@ def _fault(folder: Path, name: str, size: int) -> str | None:
     try:
         if os.stat(file).st_size == size:
             return None
-        with file.open("rb") as opened:  # opening refreshes the attributes that network file systems cache
+        with file.open("rb") as opened:  # refreshes the attributes that network file systems cache
             actual = os.fstat(opened.fileno()).st_size
     except FileNotFoundError:
         return f"{name} is missing"

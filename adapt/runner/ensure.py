@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 def unfinished(stages: Sequence[Stage[Any]], store: Store) -> tuple[list[Stage[Any]], dict[str, Record]]:
-    """Returns the unfinished stages that `stages` need, including themselves, and the records of finished stages.
+    """Returns the unfinished stages among `stages` and all their inputs, and the records of the finished stages.
 
     Unfinished stages come after their unfinished inputs. The records are keyed by stage key. The inputs of finished
     stages are not checked.
@@ -59,7 +59,7 @@ def check_ahead(waiting: Sequence[Stage[Any]], store: Store) -> None:
 
     Raises:
         StorageError: the stages together would write more bytes than are free.
-        AdaptError: a stage's own check failed (`adapt.runner.stage.Stage.refuse_early`).
+        AdaptError: the check of a stage failed (`adapt.runner.stage.Stage.refuse_early`).
     """
     if waiting:
         say_untried()
@@ -114,7 +114,7 @@ def run(stage: Stage[Any], done: Done, store: Store) -> Record:
                 return record
             with logged(folder):
                 with claim.begin(done.records.values(), paths_outside(stage, store.root)):
-                    store.admit(stage)  # reads the device time of an interrupted run from the copied files
+                    store.admit(stage)  # needs the copied files, which contain the device time of an interrupted run
                     for made in done.records.values():
                         check_content(made)
                     with claim.running():
@@ -169,7 +169,7 @@ def _reference(record: Record) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Planned:
-    """A stage in a plan."""
+    """A stage in the list that `plan_stages` returns."""
 
     stage: Stage[Any]
     folder: Path
@@ -209,7 +209,7 @@ Capacity = Mapping[str, float]
 
 @dataclass
 class Work:
-    """State of the stages to run. The condition `changed` guards all fields."""
+    """The stages that `ensure_all` runs, by state. The condition `changed` guards all fields."""
 
     waiting: list[Stage[Any]]
     """Stages that have not started, inputs before the stages that read them."""
@@ -219,9 +219,9 @@ class Work:
     failed: dict[str, BaseException] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
     total: int = 0
-    """Number of stages to run, for log lines such as `2 of 5 stages are finished`. 0 if there are no such lines."""
+    """Number of stages to run, for log lines such as `2 of 5 stages are finished`. At 0, these lines are omitted."""
     is_given_up: bool = False
-    """Whether the work was interrupted. Failures are then not logged, because stages fail when Ray ends."""
+    """Whether a signal interrupted the stages. Failures are then not logged, because the end of Ray causes them."""
 
 
 def ensure_all(stages: Sequence[Stage[Any]], store: Store, capacity: Capacity | None, most: int) -> list[Record]:
@@ -288,7 +288,7 @@ def step(work: Work, store: Store, capacity: Capacity | None, most: int) -> bool
 
 
 def _startable(work: Work, capacity: Capacity | None, most: int) -> Iterator[Stage[Any]]:
-    """Yields the stages that can start now, in their order.
+    """Yields the waiting stages that can start now, in their order.
 
     If a stage must wait for resources, all later stages wait too, so that a large stage is not delayed forever.
     """

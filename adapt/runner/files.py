@@ -1,4 +1,4 @@
-"""Writes files atomically: if the process is killed, the old or the new file is complete. Explains write errors."""
+"""Writes files atomically: a killed process leaves either the old or the new file. Explains write errors."""
 
 import errno
 import os
@@ -179,9 +179,9 @@ def storage_error(error: OSError, path: Path | str) -> StorageError | None:
 
 
 def _other_file(error: OSError, path: Path) -> Path | None:
-    """Returns the file that an error names, if it lies elsewhere than `path`.
+    """Returns the file that an error names, if this file is not in the folder of `path`.
 
-    Returns None if the error names no file, a file in the folder of `path`, or a folder above `path`.
+    Returns None if the error names no file or a folder above `path`.
     """
     if not isinstance(error.filename, str | bytes | os.PathLike):
         return None
@@ -191,7 +191,7 @@ def _other_file(error: OSError, path: Path) -> Path | None:
 
 
 def _variable_of(file: Path) -> str:
-    """Returns the environment variable that sets the folder of a file. Without such a variable, returns a phrase."""
+    """Returns the environment variable that sets a file's folder, or "the option that names it" if there is none."""
     variables = ("TMPDIR", "HF_HOME", "XDG_CACHE_HOME", "HOME")
     for variable in variables:
         if (value := os.environ.get(variable)) and file.is_relative_to(Path(value).absolute()):

@@ -1,12 +1,12 @@
 """Copies a stage's folder between the driver's node and other nodes, if the storage root is a bucket.
 
 The driver of a job works in the local copy of the bucket on its own node (`adapt.runner.mirror`). This node is called
-the home. Each other node that runs a rank or a task of the job has its own local copy at the same path. Before a
+the home node. Each other node that runs a rank or a task of the job has its own local copy at the same path. Before a
 function runs there, `FolderCopy.begin` copies the inputs of the stage from the bucket, and `FolderCopy.fetch` copies
-files of the stage from the home. `FolderCopy.send` sends new files to the home before the function returns, so that the
-driver finds them in place, uploads them while the stage runs, and commits them.
+files of the stage from the home node. `FolderCopy.send` sends new files to the home node before the function returns.
+The driver then finds them there, uploads them while the stage runs, and commits them.
 
-`HomeFiles` is the home's side. `adapt.ray.node_files` connects both sides.
+`HomeFiles` runs on the home node, and `FolderCopy` on other nodes. `adapt.ray.node_files` connects them.
 """
 
 import json
@@ -32,9 +32,9 @@ BLOCK = 8 * 2**20
 """Size of the parts in which files are sent [bytes]."""
 _THREADS = 4
 _GROWING = (".jsonl", ".tfevents")
-"""Parts of the names of files that only grow, because lines or events are added at the end."""
+"""Parts of the names of files that only grow, because processes append lines or events."""
 MET = (f"{STALLS}/", END_FILE, "checkpoint-now")
-"""Beginnings of the names of files through which processes on several nodes communicate while they run."""
+"""Prefixes of the names of files through which processes on several nodes communicate while they run."""
 
 
 class Stamp(NamedTuple):
@@ -51,23 +51,23 @@ class Stamp(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """Information about a running stage that other nodes need."""
+    """Information that other nodes need about a running stage: its attempt, its inputs, and the cache limit."""
 
     attempt: str
     """Name of this attempt to run the stage."""
     inputs: list[str]
     """Folders of the inputs, relative to the storage root."""
     outside: list[str]
-    """Absolute paths of files and folders outside of the storage root that the stage reads, such as its model."""
+    """Absolute paths of files and folders that the stage reads outside of the storage root, such as its model."""
     cache_gb: float | None
     """Value of `storage.cache_gb`."""
 
 
 class Home(Protocol):
-    """Access to files of the home. Paths are relative to the storage root, or absolute for files outside of it."""
+    """Gives access to files on the home node. Paths outside of the storage root are absolute, others relative to it."""
 
     def terms(self, folder: str) -> Terms | None:
-        """Returns the terms of a running stage, or None if the stage does not run."""
+        """Returns what other nodes need to know about a running stage. Returns None if the stage does not run."""
 
     def stamps(self, folder: str, beginnings: Sequence[str] = ("",)) -> dict[str, Stamp]:
         """Returns the stamps of the files below a folder whose paths in the folder start with one of `beginnings`."""
@@ -76,13 +76,13 @@ class Home(Protocol):
         """Returns a part of a file, and its CRC-32. The part is shorter than `count` [bytes] at the file's end."""
 
     def write(self, file: str, name: str, offset: int, part: bytes, crc: int) -> None:
-        """Writes a part of a file to a new copy next to the file. `name` is the name of the copy."""
+        """Writes a part of a file to a temporary copy next to the file. `name` is the name of the temporary copy."""
 
     def finish(self, file: str, name: str, stamp: Stamp) -> None:
-        """Replaces a file by the copy `name`."""
+        """Replaces a file by its temporary copy `name`."""
 
     def extend(self, file: str, offset: int, part: bytes, crc: int, stamp: Stamp) -> None:
-        """Replaces the end of a file from `offset` on."""
+        """Replaces the part of a file from `offset` to its end."""
 
     def remove(self, file: str) -> None:
         """Removes a file, if the file exists."""
@@ -93,7 +93,7 @@ def stamps_below(folder: Path, beginnings: Sequence[str] = ("",), with_hidden: b
 
     Args:
         folder: the folder. It may be missing.
-        beginnings: beginnings of the paths of the wanted files.
+        beginnings: prefixes of the paths of the wanted files, relative to the folder.
         with_hidden: whether to include hidden files and records of stages.
     """
     found = {}
@@ -117,11 +117,11 @@ def _terms_file(folder: Path) -> Path:
 
 @contextmanager
 def announced(folder: Path, inputs: Iterable[Path], outside: Iterable[Path], cache_gb: float | None) -> Iterator[None]:
-    """Publishes the terms of a stage for other nodes during the block.
+    """Tells other nodes about a stage while it runs in the block: its attempt, its inputs, and the cache limit.
 
     Args:
         folder: folder of the stage.
-        inputs: folders of its inputs.
+        inputs: folders of the stage's inputs.
         outside: files and folders outside of the storage root that the stage reads.
         cache_gb: value of `storage.cache_gb`.
     """
@@ -137,7 +137,7 @@ def announced(folder: Path, inputs: Iterable[Path], outside: Iterable[Path], cac
 
 
 class HomeFiles:
-    """Gives access to the files of the home on the home itself. See `Home`.
+    """Reads and writes files for other nodes, on the home node itself. See `Home`.
 
     Args:
         root: folder of the local copy of the bucket.
@@ -211,12 +211,12 @@ class HomeFiles:
 
 
 class FolderCopy:
-    """A copy of a stage's folder on a node other than the job's node (the home). Threads may share it.
+    """A copy of a stage's folder on a node other than the driver's node (the home node). Threads may share it.
 
     Args:
         root: folder of this node's local copy of the bucket.
         folder: path of the stage's folder in the storage root.
-        home: gives access to the files of the home.
+        home: gives access to the files on the home node.
         terms: the attempt to run the stage, and the files that it reads.
         mirror: this node's local copy of the bucket. None means the copy at `root`.
     """
@@ -226,17 +226,17 @@ class FolderCopy:
         self.terms, self._mirror = terms, mirror or mirror_at(root)
         self._lock, self._using = threading.RLock(), ExitStack()
         self._theirs: dict[str, Stamp] = {}
-        """Stamps of the files that came from the home and have not changed here since."""
+        """Size and time of each file that came from the home node and has not changed on this node since."""
         self._mine: dict[str, Stamp] = {}
-        """Stamps of the files that were written here, at the time they were sent to the home."""
+        """Size and time of each file that was written on this node, when it was last sent to the home node."""
         self._numbers: dict[str, int] = {}
-        """Inodes of sent files. A new file that has the name of a sent file has a different inode."""
+        """Inode of each sent file. It shows whether a file was replaced by a new file of the same name."""
         self._seen: dict[str, Stamp] = {}
-        """Stamps of changed files in the previous background pass."""
+        """Size and time of each changed file, at the previous call of `meet`."""
         self._is_begun = False
 
     def begin(self) -> None:
-        """Copies the stage's inputs to this node, and removes files of earlier attempts. Later calls only wait.
+        """Copies the stage's inputs to this node, and removes files of earlier attempts. Later calls only wait for it.
 
         Raises:
             StageError: a file of an input is missing or has changed.
@@ -275,7 +275,7 @@ class FolderCopy:
             mirror.bring_checked(record)
 
     def _bring_outside(self, path: Path) -> None:
-        """Copies files that the user named, such as a model, to the same path. Existing files are not changed."""
+        """Copies files that the user named, such as a model, to the same path on this node. Keeps existing files."""
         stamps = self._home.stamps(str(path))
         missing = [name for name in stamps if not (path / name).exists()]
         try:
@@ -292,15 +292,16 @@ class FolderCopy:
         return self._is_begun
 
     def end(self) -> None:
-        """Permits the local cache to remove files of the stage and its inputs."""
+        """Allows other processes on this node to remove files of the stage and its inputs from the local copy."""
         self._using.close()
 
     def fetch(self, beginnings: Sequence[str] = ("",), leaves: Sequence[str] = ()) -> None:
-        """Copies the stage's files that are new or changed at the home and unchanged on this node.
+        """Copies files of the stage that are new or changed on the home node, unless they have changed on this node.
 
         Args:
-            beginnings: beginnings of the names of the files. Files that the home has removed are removed here too.
-            leaves: beginnings of names that are left out.
+            beginnings: prefixes of the names of the files. Files that the home node has removed are also removed on
+                this node.
+            leaves: prefixes of the names of files that are not copied.
 
         Raises:
             StorageError: files cannot be copied.
@@ -312,7 +313,7 @@ class FolderCopy:
 
             def is_wanted(name: str) -> bool:
                 known = self._mine.get(name) or self._theirs.get(name)
-                if name not in here:  # a sent file that was removed here will also be removed at the home
+                if name not in here:  # a sent file that this node removed will also be removed on the home node
                     return name not in self._mine
                 return here[name] == known != there[name]
 
@@ -328,7 +329,7 @@ class FolderCopy:
                 self._fetch(f"{self._name}/{name}", self._folder / name, stamp)
                 break
             except FileNotFoundError:
-                return  # the home removed the file meanwhile
+                return  # the home node removed the file meanwhile
             except OSError:
                 if is_last:
                     raise
@@ -347,10 +348,10 @@ class FolderCopy:
             os.utime(aside, ns=(stamp.mtime_ns, stamp.mtime_ns))
 
     def send(self) -> None:
-        """Sends all new and changed files to the home, oldest first. Removes files there that were removed here.
+        """Sends new and changed files to the home node, oldest first, and removes files there that this node removed.
 
         Raises:
-            StorageError: the home cannot be written.
+            StorageError: the home node cannot write the files.
         """
         with self._lock:
             here = stamps_below(self._folder)
@@ -359,14 +360,14 @@ class FolderCopy:
             self._remove_gone(here)
 
     def meet(self) -> None:
-        """Exchanges the files of MET with the home, and sends files that have changed. Called about once per second.
+        """Exchanges the files with prefixes MET with the home node, and sends changed files, about once per second.
 
-        A large file that is still being written waits until it has stayed the same between two calls.
+        A large file is sent when it has not changed between two calls, because it may still be being written.
         """
         with self._lock:
             here, there = stamps_below(self._folder), self._home.stamps(self._name, MET)
             for name in [name for name in (*self._theirs, *self._mine) if name.startswith(MET)]:
-                if name in here and name not in there:  # the home removed the file
+                if name in here and name not in there:  # the home node removed the file
                     (self._folder / name).unlink(missing_ok=True)
                     del here[name]
                     self._forget(name)
@@ -418,18 +419,19 @@ class FolderCopy:
 
 
 def give(home: Home, file: Path, target: str, stamp: Stamp, known: Stamp | None = None) -> None:
-    """Sends a file to the home. The file appears there when it is complete.
+    """Sends a file to the home node. The file appears there when it is complete.
 
     Args:
-        home: the files of the home.
+        home: gives access to files on the home node.
         file: the file.
         target: path in the storage root.
-        stamp: stamp of the file. Text that is added to the file meanwhile is not sent.
-        known: stamp of the home's copy of the file, if only lines were added to the file since. None otherwise.
+        stamp: size and time of the file. Text that is appended to the file meanwhile is not sent.
+        known: size and time of the home node's copy, if the file has only grown since. Otherwise None, to send the
+            whole file.
 
     Raises:
         FileNotFoundError: the file is gone.
-        StorageError: the home cannot be written.
+        StorageError: the home node cannot write the file.
     """
     name = uuid4().hex
     with file.open("rb") as opened:
@@ -451,7 +453,7 @@ def give(home: Home, file: Path, target: str, stamp: Stamp, known: Stamp | None 
 
 
 def give_folder(home: Home, folder: Path, target: str) -> None:
-    """Sends all files of a folder to a folder of the home."""
+    """Sends all files of a folder to a folder on the home node."""
     stamps = stamps_below(folder, with_hidden=True)
     with ThreadPoolExecutor(_THREADS) as threads:
         for _ in threads.map(lambda name: give(home, folder / name, f"{target}/{name}", stamps[name]), stamps):

@@ -1,13 +1,13 @@
-"""Locks that let only one process at a time run a stage: a lock of the file system in a folder, a lease on a bucket.
+"""Lets only one process at a time run a stage, by a lock of the file system or, in a bucket, by a lease.
 
-The file system releases a lock when its process is killed.
+The file system releases a lock when the process that holds the lock is killed.
 
 A lease is an object in the bucket that its holder renews. Leases are taken and renewed by conditional writes only, so
 two processes cannot both succeed. A waiting process takes over a lease that was not renewed for LEASE_S. It measures
 this time with its own monotonic clock. The clocks of two machines are never compared, so a wrong clock does no harm.
 
 Each renewal replaces exactly the object that the holder wrote last. So a holder that was suspended, and whose lease was
-taken over meanwhile, learns of the loss at its next renewal. What the holder wrote before that cannot harm the run that
+taken over meanwhile, learns of the loss at its next renewal. Until then, the suspended holder cannot harm the run that
 took over, because each run writes its objects to a separate folder (`adapt.runner.claim`). The lease names the folder
 with the newest files.
 """
@@ -114,7 +114,7 @@ def _made(path: Path) -> IO[str]:
 
 
 def _try(descriptor: int, path: Path) -> bool:
-    """Takes the lock if it is free. Returns whether it was free."""
+    """Takes the lock of the file system if it is free. Returns whether it was free."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -138,19 +138,19 @@ _FREE_BYTES = 64
 
 
 def is_held_by(listed: StoredObject) -> bool:
-    """Returns whether a lease in a listing is held now, judged by the store's clocks."""
+    """Returns whether a process holds a lease from a listing of the bucket now, by the store's clocks."""
     return listed.size > _FREE_BYTES and listed.age_s < LEASE_S
 
 
 class CopyState(NamedTuple):
-    """Where the newest files of an unfinished stage are."""
+    """Says where the newest files of an unfinished stage are."""
 
     mirror: str = ""
-    """Id of the local copy with the newest files. Empty if the stage was not begun."""
+    """Id of the bucket's local copy that has the newest files of the stage. Empty if the stage was not begun."""
     whole: str = ""
-    """Name of the newest run that has all files of the stage in the bucket."""
+    """Name of the newest run of the stage that has uploaded all its files to the bucket."""
     run: str = ""
-    """Name of the run that the last holder of the lease uploaded. It may still be incomplete."""
+    """Name of the run whose files the last holder of the lease uploaded. Some files may not be uploaded yet."""
 
 
 class Lease:
@@ -161,7 +161,7 @@ class Lease:
         name: name of the lease's object.
         etag: ETag of the object.
         content: content of the object.
-        progress: where the previous holder left the files.
+        progress: where the previous holder of the lease left the newest files of the stage.
         is_restart: whether the previous holder was a process on this machine, which has ended.
     """
 
@@ -180,7 +180,7 @@ class Lease:
         self._is_lost = False
 
     def note(self, progress: CopyState) -> None:
-        """Stores where the newest files are, for the next holder.
+        """Stores in the lease where the newest files of the stage are, for the next holder.
 
         Raises:
             StorageError: as in `check`.
@@ -213,7 +213,7 @@ class Lease:
             try:
                 self._etag = self._bucket.put(self._name, body, self._etag)
                 return
-            except ConflictError:  # a renewal that failed may have reached the store nevertheless
+            except ConflictError:  # a renewal whose answer was lost may have reached the store nevertheless
                 there = self._bucket.get(self._name)
                 if there is None or str(self._content["id"]).encode() not in there.body:
                     break
@@ -230,7 +230,7 @@ class Lease:
         while not ended.wait(_RENEW_S):
             try:
                 self.check()
-            except Exception as error:  # the next renewal may succeed, whatever the error is
+            except Exception as error:  # any error is ignored, because the next renewal may succeed
                 what = error.what if isinstance(error, StorageError) else f"a lease was not renewed: {error}"
                 log(f"warning: {what}")
                 if self._is_lost:
@@ -250,9 +250,8 @@ class Lease:
 def leased(bucket: S3Bucket, name: str, mirror: str, waits_for: Callable[[str], None] | None = None) -> Iterator[Lease]:
     """Holds a lease inside the block. Waits while another process holds it.
 
-    The caller must hold the local lock of the same stage (`locked`). Therefore, a lease that was taken by a
-    process with the same `mirror` since this machine was started was left behind by a process that has ended, and is
-    taken over at once.
+    The caller must hold the local lock of the same stage (`locked`). Therefore, if another process of this machine took
+    the lease since the last boot, with the same `mirror`, that process has ended. Its lease is taken over at once.
 
     Args:
         bucket: the bucket.

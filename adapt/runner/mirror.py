@@ -1,4 +1,4 @@
-"""The local copy of a storage root that is a bucket. All stages work on the copy, but only files in the bucket count.
+"""Manages the local copy of a bucket. Stages work on the local copy, but only files in the bucket are results.
 
 The objects below `s3://BUCKET/PREFIX` are:
 
@@ -45,14 +45,14 @@ FOLDER = "dontstop-buckets"
 _LEASES = "leases"
 _THREADS = 8
 _SAID_BYTES = 2**30
-"""Smallest amount of data for which copying from the bucket is logged [bytes]."""
+"""Copies from the bucket are logged if they have at least this size [bytes]."""
 _SHARE = 0.8
 """Share of the file system that the local copy may fill if `storage.cache_gb` is not set."""
 _SLACK = 0.01
-"""Share of the limit that may be copied before the size of the local copy is measured again."""
+"""Amount of copied data, as a share of the limit, after which the size of the local copy is measured again."""
 TEXTS = (".json", ".jsonl", ".md", ".txt", ".csv", ".html", ".svg")
 _LARGEST_TEXT = 64 * 2**20
-"""Largest size of a file that is copied to show results [bytes]."""
+"""Largest size of a text file that is copied from the bucket to display results [bytes]."""
 
 
 def mirror_folder(url: str, cache_folder: str, cache_gb: float | None = None) -> Path:
@@ -61,7 +61,8 @@ def mirror_folder(url: str, cache_folder: str, cache_gb: float | None = None) ->
     Args:
         url: the storage root.
         cache_folder: folder for all local copies.
-        cache_gb: limit of the local copy, for the rest of this process [GB]; None for 80% of the disk.
+        cache_gb: largest size of the local copy [GB]. None for 80% of the disk. The limit applies until this process
+            ends.
 
     Raises:
         ConfigError: the URL, or the store's URL in the environment, cannot be used.
@@ -84,11 +85,11 @@ def mirror_folder(url: str, cache_folder: str, cache_gb: float | None = None) ->
 
 
 _in_use: dict[Path, "Mirror"] = {}
-"""The local copies that are storage roots of this process, by folder."""
+"""The local copies of buckets that are storage roots of this process, keyed by folder."""
 
 
 def mirrors_in_use() -> list["Mirror"]:
-    """Returns the local copies that are storage roots of this process."""
+    """Returns the local copies of all buckets that are storage roots of this process."""
     return list(_in_use.values())
 
 
@@ -162,12 +163,12 @@ class Mirror:
     def __init__(self, root: Path, bucket: S3Bucket) -> None:
         self.root, self.bucket, self.records = root, bucket, BucketRecords(root, bucket)
         self.cache_gb: float | None = None
-        """Size of the local copy above which files of finished stages are removed [GB]; None for 80% of the disk."""
+        """Largest size of the local copy [GB]. Above it, finished stages lose files. None for 80% of the disk."""
         self._lock = threading.RLock()
         self._leases: tuple[float, set[str]] = (-FRESH_S, set())
         """Time at which the leases were last listed, and the names of the held leases."""
         self._brought = math.inf
-        """Bytes that were copied since the size of the local copy was last measured."""
+        """Amount of data that was copied since the size of the local copy was last measured [bytes]."""
         self._is_checked = False
 
     @property
@@ -177,7 +178,7 @@ class Mirror:
 
     @property
     def mark(self) -> str:
-        """Text that identifies the folder. All machines that mount the same folder see the same text."""
+        """Text that identifies the local copy's folder. All machines that mount the same folder see the same text."""
         file = self.root / ".mirror"
         if not file.exists():
             make_folder(self.root)
@@ -193,7 +194,7 @@ class Mirror:
         return file.read_text()
 
     def check_store(self) -> None:
-        """Checks once per process that the bucket can be written, and that its store honours conditions of writes.
+        """Checks once per process that the bucket can be written, and that its store supports conditional writes.
 
         Raises:
             ConfigError, StorageError: as in `adapt.runner.bucket.S3Bucket.check`.
@@ -322,10 +323,10 @@ class Mirror:
             )
 
     def has_grown(self, record: Record) -> None:
-        """Removes old files if the local copy is too large after the files of a stage were added."""
+        """Removes old files if files of a stage were added and made the local copy too large."""
         limit = self.cache_gb * 1e9 if self.cache_gb is not None else _SHARE * shutil.disk_usage(self.root).total
         self._brought += sum(record.outputs.values())
-        if self._brought >= _SLACK * limit:  # does not measure the size each time, because measuring visits all files
+        if self._brought >= _SLACK * limit:  # the size is measured only sometimes, because measuring visits all files
             self._brought = 0.0
             size = evict(self.root, self.records.folders("*"), limit, record.path)
             if size > limit:
@@ -369,7 +370,7 @@ class Mirror:
     def lock_name(self, folder: Path) -> Path:
         """Returns the path of the local lock that a process must hold to take the lease of a stage.
 
-        Like the lease, the lock belongs to the stage's key, because the same stage may have two names.
+        Lock and lease are named after the stage's key, because the same stage may have two names.
         """
         return folder.with_name(_digits(folder))
 
@@ -382,7 +383,7 @@ class Mirror:
             return self.lease_name(folder) in self._leases[1]
 
     def follow(self, folder: Path, record: Record | None) -> None:
-        """Copies the log of a stage and the small text files that displays read, unless the stage runs here.
+        """Copies the log and small text files of a stage, to display them, unless the stage runs on this machine.
 
         Args:
             folder: folder of the stage.
@@ -392,7 +393,7 @@ class Mirror:
         if record:
             try:
                 self.bring(record, lambda name, size: name.endswith(TEXTS) and size <= _LARGEST_TEXT)
-            except StageError as error:  # displays show the other files; stages that read the file raise an error
+            except StageError as error:  # other files can still be displayed; stages that need this file raise an error
                 say_once(f"warning: {error.what}")
             if not (self.root / log_name).exists():
                 self.copy(self.root / log_name)
@@ -408,7 +409,7 @@ class Mirror:
 
 
 def _digits(folder: Path) -> str:
-    """Returns the digits of the key in the name of a stage's folder."""
+    """Returns the digits of the stage's key, which the name of a stage's folder contains."""
     return folder.name.rsplit("-", 1)[-1]
 
 

@@ -1,4 +1,4 @@
-"""Sends messages to a webhook when a job, a chain or a search ends. Threads send them, so that no run waits."""
+"""Sends messages to a webhook when a job, a chain or a search ends. Runs do not wait, because threads send them."""
 
 import atexit
 import json
@@ -22,7 +22,7 @@ from adapt.terminal.console import duration, log
 
 TRIES, PAUSE_S = 3, 1.0
 """Number of attempts to send a message, and the pause before the second attempt [s]. Each further pause is four times
-as long."""
+as long as the pause before."""
 ANSWER_S = 10.0
 """Time that the receiver has to answer an attempt [s]."""
 AT_THE_END_S = 20.0
@@ -52,7 +52,7 @@ def check_webhook(settings: NotifyConfig) -> None:
 
 
 def check_webhook_address(settings: NotifyConfig) -> None:
-    """Checks that the environment variable of `notify.webhook` has an address. Plans do not need the address.
+    """Checks that the environment variable of `notify.webhook` has an address. Only jobs that run need the address.
 
     Raises:
         ConfigError: the environment variable of `notify.webhook` is not set, or its value is not a web address.
@@ -110,7 +110,7 @@ def body(settings: NotifyConfig, event: Event, about: str, text: str, facts: Map
     """Returns the content of a message, without passwords and tokens."""
     if settings.form == "slack":
         said = redact(f"*dontstop {about}* {WORDS[event]}. {text}".rstrip())
-        return {"text": escape(said, quote=False)}  # a name such as <!channel> would call everybody
+        return {"text": escape(said, quote=False)}  # otherwise, a text such as <!channel> would notify everybody
     made = {"event": event, "about": about, "text": text, "host": socket.gethostname(), "time": time.time(), **facts}
     return dict(redacted(made))
 
@@ -144,7 +144,7 @@ def _send(address: str, content: Mapping[str, Any]) -> None:
         except urllib.error.HTTPError as error:
             # leaves out the reason in the answer, because it may repeat the address
             fault = f"the webhook answered {error.code} {responses.get(error.code, '')}".rstrip()
-            if error.code < 500 and error.code != 429:  # the receiver would refuse the message again
+            if error.code < 500 and error.code != 429:  # not sent again, because the receiver would refuse it again
                 break
         except (OSError, ValueError, HTTPException) as error:
             fault = f"the webhook cannot be reached ({type(error).__name__})"

@@ -30,7 +30,7 @@ class Record:
     key: str
     """Key of the stage (SHA-256)."""
     version: int
-    """Version of the stage's code, which developers raise by hand; see `adapt.runner.stage.Stage`."""
+    """Version of the stage's code. Developers increase it by hand; see `adapt.runner.stage.Stage`."""
     what: dict[str, Any]
     """Configuration that determines the key."""
     inputs: dict[str, dict[str, str]]
@@ -48,7 +48,7 @@ class Record:
     started_at: str
     """Time at which the run started (UTC, ISO 8601)."""
     path: Path = field(default=Path(), compare=False)
-    """Present folder of the stage. It is not stored in the file."""
+    """Folder in which the record was found. It is not stored in the file."""
     digests: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the output files, keyed by path. Empty in records of earlier versions."""
 
@@ -182,14 +182,14 @@ def _plain(value: Any) -> Any:
 
 
 def cost_of(device_seconds: float, price_per_hour: float | None) -> dict[str, Any]:
-    """Returns the device time and its cost in the currency of the price. The cost is None without a price."""
+    """Returns the device time and its cost in the currency of the price. The cost is None if no price is set."""
     hours = device_seconds / 3600
     cost = None if price_per_hour is None else hours * price_per_hour
     return {"device_seconds": device_seconds, "device_hours": hours, "cost": cost}
 
 
 def summed_costs(costs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Adds up the costs of several stages. A figure is None if one of the stages has no value for it."""
+    """Adds up the costs of several stages. A sum is None if one of the stages has no value."""
     if len(costs) == 1:
         return dict(costs[0])
     names = dict.fromkeys(name for cost in costs for name in cost)
@@ -198,8 +198,8 @@ def summed_costs(costs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 class OneModel:
-    """Base class of results of stages that write one model to their folder."""
+    """Base class for the results of stages that write exactly one model to their folder."""
 
     def models_made(self, record: Record) -> dict[str, Path]:
-        """Returns the folder of the model under the key "", because the stage makes only one model."""
+        """Returns the folder of the stage's only model, under the key ""."""
         return {"": record.path}

@@ -73,7 +73,7 @@ def secret_of(root: Path) -> Secret:
 
 
 def _make(file: Path) -> None:
-    # mkstemp creates files with mode 0600
+    # mkstemp creates files that only this user may read
     descriptor, aside = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.", suffix=ASIDE)
     with os.fdopen(descriptor, "w") as opened:
         opened.write(secrets.token_hex(32))
@@ -83,7 +83,7 @@ def _make(file: Path) -> None:
 
 
 def _read(file: Path) -> Secret:
-    with tempfile.TemporaryFile(dir=file.parent) as own:  # shows this user's id on the file system
+    with tempfile.TemporaryFile(dir=file.parent) as own:  # a new file shows which id this user has on the file system
         owner = os.fstat(own.fileno()).st_uid
     if file.is_symlink() or not file.is_file() or file.lstat().st_uid != owner:
         raise StorageError(

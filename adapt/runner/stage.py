@@ -1,4 +1,4 @@
-"""The base class of stages, and their keys. A stage has a configuration, inputs, a run method and a result.
+"""Defines the base class of stages, and their keys. A stage has a configuration, inputs, a run method and a result.
 
 The key of a stage is the hash of everything that determines the stage's result, and of nothing else. Versions of
 packages are part of the key only if they affect the result. Most versions do not: all versions of torch, transformers
@@ -31,15 +31,15 @@ R = TypeVar("R")
 NOTHING: Mapping[str, float] = {}
 ONE_CPU: Mapping[str, float] = {"CPU": 1}
 _WITHOUT = (str, bool, int, float, Path, Config)
-"""Types that contain no stages.
+"""Types whose values contain no stages.
 
-Their values are not searched for inputs, because large chains have many configurations.
+These values are not searched for input stages, because large chains have many configurations.
 """
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Stages whose files another stage reads only to show figures.
+    """Stages whose files another stage reads only to display their metrics.
 
     The other stage's result does not depend on these stages, so they do not enter its key.
     """
@@ -86,7 +86,7 @@ class Stage(ABC, Generic[R]):
 
     @abstractmethod
     def what(self) -> Mapping[str, Any]:
-        """Returns the configuration that determines the result together with the inputs, as plain JSON values."""
+        """Returns the stage's configuration as plain JSON values. With the inputs, it determines the result."""
 
     @abstractmethod
     def run(self, folder: Path, done: "Done") -> Outcome[R]:
@@ -110,7 +110,8 @@ class Stage(ABC, Generic[R]):
     def disk(self, folder: Path) -> tuple[int, int]:
         """Estimates how much more the stage will write to its folder [bytes].
 
-        The first number is the size of files that remain, and the second number is the size of temporary files.
+        The first number is the size of files that remain after the stage, and the second is the size of temporary
+        files.
         """
         return 0, 0
 
@@ -141,7 +142,7 @@ class Stage(ABC, Generic[R]):
 
     @cached_property
     def needed(self) -> "list[Stage[Any]]":
-        """Stages that must be finished before this stage runs: its inputs, and stages that it only shows."""
+        """Stages that must be finished before this stage runs: its inputs, and those whose metrics it displays."""
         shown = [getattr(self, declared.name) for declared in fields(self)]  # type: ignore[arg-type]
         return [*self.inputs.values(), *(each for of in shown if isinstance(of, Shown) for each in of.stages.values())]
 
@@ -187,7 +188,7 @@ def _stages_in(value: Any, name: str) -> Iterator[tuple[str, Stage[Any]]]:
 def paths_outside(value: Any, root: Path) -> list[Path]:
     """Returns the existing files and folders outside of the storage root that a stage reads.
 
-    These are the results of the method `files_outside` of all values in the stage's fields that have such a method.
+    The function calls `files_outside` of each value in the stage's fields that has this method, and joins the results.
 
     Args:
         value: the stage.
@@ -270,13 +271,13 @@ def inputs_first(
     skips: Callable[[Stage[Any]], bool],
     below: Callable[[Stage[Any]], Iterable[Stage[Any]]] = lambda stage: stage.inputs.values(),
 ) -> Iterator[Stage[Any]]:
-    """Yields stages, each after the stages that `below` returns for it. `skips` must prevent repeated stages.
+    """Yields stages and their inputs, inputs first. To yield each stage once, `skips` must be true for known stages.
 
     Args:
         stages: stages at which the search begins.
-        skips: function that returns whether a stage, and all stages that only it needs, are left out. The function is
+        skips: function that returns whether a stage is left out, with the inputs that no other stage needs. It is
             called when the search reaches the stage, after earlier stages were yielded.
-        below: function that returns the stages that come before a stage.
+        below: function that returns the stages that must be yielded before a stage. By default, its inputs.
     """
     waiting = [(stage, False) for stage in reversed(list(stages))]
     while waiting:
@@ -394,11 +395,11 @@ DECIDING = {
     "optuna": 2,  # its samplers propose the trials of a search
     "resiliparse": 3,  # rules that find the main text of web pages
     "pypdfium2": 3,  # contains PDFium, which decides on spaces and the order of text
-    "pylatexenc": 2,  # tables of the texts that replace macros
+    "pylatexenc": 2,  # tables of the texts that replace LaTeX macros
     "docutils": 2,  # rules of reStructuredText
     "markdown-it-py": 2,  # rules of Markdown
-    "lm-eval": 3,  # prompts, metrics and filters of its tasks
-    "mteb": 3,  # tasks, and how their scores are computed
+    "lm-eval": 3,  # prompts, metrics and filters of benchmark tasks
+    "mteb": 3,  # tasks for embeddings, and how their scores are computed
     "peft": 2,  # chooses positions and initial values of low-rank adapters
 }
 """Packages whose releases may compute different results. The number says how many leading parts of a package's version
@@ -415,7 +416,7 @@ def deciding(*packages: str) -> dict[str, dict[str, str]]:
 
 
 def ran_with() -> dict[str, str]:
-    """Returns the installed versions of all packages that may have affected a stage, for its record."""
+    """Returns the installed versions of all packages that may have affected a stage. They go into its record."""
     versions = {package: _version(package) for package in dict.fromkeys((*RECORDED, *DECIDING))}
     return {package: version for package, version in versions.items() if version}
 
@@ -432,4 +433,4 @@ def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return ""  # not installed: dontstop itself in a source tree, or an extra (stages that need it raise an error)
+        return ""  # an optional package, or dontstop itself in a source tree, may not be installed

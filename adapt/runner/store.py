@@ -1,4 +1,4 @@
-"""The folders of stages, `{root}/{stage}/{name}-{first 16 of key}/`, and their logs, in `{root}/logs/`.
+"""Finds stages in `{root}/{stage}/{name}-{first 16 digits of key}/`, and their logs in `{root}/logs/`.
 
 A log is a JSON lines file with the messages that a stage logged while it ran. It remains if the stage fails.
 """
@@ -21,7 +21,7 @@ from adapt.support.errors import StageError
 from adapt.terminal.console import json_line, log, log_values
 
 _passed_over: set[Path] = set()
-"""Unreadable records that this process has already logged."""
+"""Paths of unreadable records about which this process has already logged a warning."""
 
 
 class Store:
@@ -79,7 +79,7 @@ class Store:
         return self.find(stage.kind, stage.name, stage.key)
 
     def check(self, records: Iterable[Record]) -> None:
-        """Checks that the files of finished stages are in the bucket. Files in a folder are checked by `find`.
+        """Checks that the files of finished stages are in the bucket. If the root is a folder, `find` checks them.
 
         Raises:
             StageError: files are missing or have another size.
@@ -89,7 +89,7 @@ class Store:
                 self.mirror.check(record)
 
     def follow(self, stages: "Iterable[Stage[Any]]") -> None:
-        """Copies the logs and metrics of stages from the bucket to show them. Does nothing if the root is a folder."""
+        """Copies the logs and metrics of stages from the bucket for display. Does nothing if the root is a folder."""
         if self.mirror:
             for stage in stages:
                 self.mirror.follow(self.folder_of(stage), self.record_of(stage))
@@ -118,7 +118,7 @@ class Store:
         """
         folder = self.folder(stage, name, key)
         if self.mirror and not self.mirror.records.folder(stage, key):
-            return None  # a record in the local copy does not count without a record in the bucket
+            return None  # a record in the local copy is ignored if the bucket has no record
         record = load_record(folder)
         if record and record.key != key:
             raise StageError(
@@ -154,7 +154,7 @@ class Store:
     def nearest(
         self, stage: str, version: int, what: Mapping[str, Any], inputs: Mapping[str, str]
     ) -> tuple[Record, list[str]] | None:
-        """Finds the finished stage of this kind that differs least from the arguments, and lists the differences."""
+        """Finds the finished stage of this kind whose configuration and inputs differ least. Lists the differences."""
         new = _ingredients(version, what, inputs)
         candidates = [(record, changes(_of(record), new)) for record in self.records(stage)]
         return min(candidates, key=lambda pair: len(pair[1]), default=None)

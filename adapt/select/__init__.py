@@ -13,7 +13,7 @@ the same for all selections.
 - `markup`: removes markers, such as tags, of the target that the pool lacks.
 - `grams`, `gram_regression`: represent texts as hashed n-grams, and fit regressions on them.
 - `ngram_selections`, `perplexity`: selections by n-grams and by loss.
-- `document_losses`: computes losses of a language model on documents.
+- `document_losses`: computes the losses of a language model on documents.
 - `vector_search`: searches for documents near given vectors; also has selection `knn`.
 - `tsds`, `semdedup`: further selections by vectors.
 - `selection_metrics`: compares a selection with random documents.

@@ -1,4 +1,4 @@
-"""Chooses documents from a pool: each selection but the last narrows the pool, and the last one fills the budget.
+"""Chooses documents from a pool. Each selection except the last narrows the pool, and the last fills the budget.
 
 A process reads one item (part of the pool) at a time. It discards a document if better documents of the item already
 reach the limits on held texts (`Room`), or if the document is worse than the worst document that was held when the item
@@ -57,8 +57,8 @@ class Best:
 
     room: Room
     floor: Ranked | None = None
-    """Worst document that another process holds, if the limits are already reached there. Documents worse than it are
-    not added. None if the limits are not reached there."""
+    """Worst document that the calling process holds, if its held documents already reach the limits. Worse documents
+    are not added. None if the limits are not reached there."""
     held: list[Ranked] = field(default_factory=list)
     """Held documents as a heap, with the worst document first."""
     characters: int = 0
@@ -75,11 +75,14 @@ class Best:
 
     @property
     def least(self) -> float:
-        """Lowest score at which a document is added; NEVER (minus infinity) if every document is added."""
+        """Lowest score with which a document is added.
+
+        The score is NEVER (minus infinity) if every document is added.
+        """
         return worst.score if (worst := self.worst) else NEVER
 
     def hint(self) -> Ranked | None:
-        """Returns `worst` without its text, as a hint for other processes."""
+        """Returns the document `worst` without its text. Other processes use it to discard worse documents early."""
         return self.worst and self.worst._replace(held=None)
 
     def add(self, entry: Ranked) -> None:
@@ -139,7 +142,7 @@ def permitted_ids(selection: Selection, pool: DocumentPool, target: Sequence[str
 class FindBest:
     """Finds the best documents of an item, the part of the pool that one process reads.
 
-    The hint is the worst document that was held when the item was started.
+    The argument `hint` is the worst document that was held when the item was started.
     """
 
     selection: Selection
@@ -240,7 +243,7 @@ def sampled(pool: DocumentPool, count: int, seed: int, stream: int) -> "list[Doc
 
 
 class Distinct:
-    """Remembers the taken texts and recognises copies of them.
+    """Remembers which texts were taken, and recognises copies of these texts.
 
     Args:
         alike: rules that decide which texts are copies.
@@ -251,7 +254,7 @@ class Distinct:
         self._texts: set[int] = set()
         self._signatures: list[np.ndarray] = []
         self._buckets: dict[int, list[int]] = {}
-        """Indices of the signatures that have each band hash, keyed by band hash."""
+        """Indices of the signatures that contain a band hash, keyed by this hash."""
 
     def are_new(self, texts: Sequence[str]) -> list[bool]:
         """Returns whether each text is new: it copies neither a taken text nor an earlier text in the list.
@@ -296,10 +299,10 @@ class Budget:
 
     documents: int | None = None
     tokens: int | None = None
-    """Number of tokens. Documents are taken until their tokens reach this number, including the document that reaches
-    it."""
+    """Number of tokens of the selection. Documents are taken until their tokens reach or exceed this number."""
     per_text: int | None = None
-    """Number of documents per target text. None if `documents` was not computed from it."""
+    """Number of documents per target text. None if the number of documents was not computed from a number per target
+    text."""
 
     def room(self, times: float) -> Room:
         """Returns limits such that the texts held in memory are enough for `times` times the budget."""
@@ -340,7 +343,7 @@ class Choice:
     is_full: bool
     """Whether the budget was filled."""
     passed: tuple[int, ...]
-    """Number of documents that each selection, except the last one, passed on to the next selection."""
+    """Number of documents that each selection, except the last, passed on to the next selection."""
     figures: tuple[dict[str, float], ...] = ()
     """Metrics of each selection, from `Selection.figures`."""
 

@@ -21,7 +21,7 @@ from adapt.select.pool import Document
 from adapt.support.splitmix import mix
 
 MEASURED_TOKENS = 20_000
-"""Number of tokens of each sample on which a model's loss is measured. It is rounded up to whole documents."""
+"""Number of tokens of each sample on which a model's loss is measured. The number is rounded up to whole documents."""
 
 
 class DocumentLosses:
@@ -61,7 +61,7 @@ class DocumentLosses:
 
 @lru_cache(maxsize=2)
 def _loaded(pretrained: Pretrained, causal: bool) -> Ready:
-    """Loads a model and keeps it for later passes of the process."""
+    """Loads a model, and caches it for later calls in the same process."""
     return ready(pretrained, causal)
 
 
@@ -82,7 +82,7 @@ def sample_losses(config: Config, pretrained: Pretrained, samples: Mapping[str, 
     Args:
         config: configuration with the sections `evaluation` and `objective`.
         pretrained: the model.
-        samples: texts by name.
+        samples: texts of each sample, keyed by the sample's name.
     """
     tokenizer = load_text_tokenizer(pretrained)
     quick = QuickTokenizer(tokenizer.backend_tokenizer)

@@ -14,12 +14,13 @@ from threadpoolctl import threadpool_limits
 from adapt.select.grams import Grams, KnownGrams, chunks, gram_chunks, grams, norms_of, windows
 
 MOST_WINDOWS = 4
-"""Largest number of training windows per text. If a text has more windows, this many are taken at even distances."""
+"""Largest number of training windows per text. If a text has more windows, this many of them are taken, at even
+distances."""
 MOST_STEPS, TOLERANCE = 1000, 1e-5
 
 
 def gram_rows(found: Grams, buckets: int) -> csr_array:
-    """Returns the bucket counts of each text, divided by their Euclidean norm, float64 [texts, buckets].
+    """Returns the number of grams per bucket of each text, scaled to Euclidean norm 1, float64 [texts, buckets].
 
     A text without grams gives a row of zeros.
     """
@@ -56,7 +57,8 @@ def window_matrix(
         counts = np.bincount(found.texts)[found.texts]
         places = np.arange(len(found.texts)) - np.searchsorted(found.texts, found.texts)
         begins, ends = ((2 * (places + n) * MOST_WINDOWS + counts) // (2 * counts) for n in (0, 1))
-        taken = (counts <= MOST_WINDOWS) | (begins != ends)  # at most MOST_WINDOWS per text, at even distances
+        # takes at most MOST_WINDOWS windows per text, at even distances
+        taken = (counts <= MOST_WINDOWS) | (begins != ends)
         parts.append(gram_rows(found.grams, buckets)[np.flatnonzero(taken)])
         owners.append(found.texts[taken] + first)
         first += len(some)
@@ -85,7 +87,8 @@ def fit_sides(
     Returns the weights [buckets] and the bias of the regression.
 
     Args:
-        positive: pairs of a list of positive texts and the grams to count in these texts; None counts all grams.
+        positive: pairs. Each pair has a list of positive texts, and the grams to count in these texts (None to count
+            all).
         negative: the negative texts.
         longest: length of the longest grams [words].
         buckets: number of buckets.
@@ -113,7 +116,7 @@ def regression(features: Any, positive: int, strength: float, weights: np.ndarra
     is_positive = np.arange(features.shape[0]) < positive
     classes = np.where(is_positive, weights[is_positive].sum(), weights[~is_positive].sum())
     model = LogisticRegression(C=strength, max_iter=MOST_STEPS, tol=TOLERANCE)
-    with threadpool_limits(1):  # one thread, because more threads mostly wait for each other
+    with threadpool_limits(1):  # uses one thread, because more threads mostly wait for each other
         fitted = model.fit(features[:, seen], is_positive, weights * weights.sum() / (2 * classes))
     found = np.zeros(features.shape[1])
     found[seen] = fitted.coef_[0]

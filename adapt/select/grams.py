@@ -42,7 +42,7 @@ class KnownGrams:
         return cls(np.unique(np.concatenate(found)))
 
     def mark(self, hashes: np.ndarray, found: np.ndarray) -> None:
-        """Sets `found` to True for each known gram that occurs in a list of other grams.
+        """Sets `found` to True for each known gram that is in a list of other grams.
 
         Args:
             hashes: hashes of the other grams, uint64 [n].
@@ -59,7 +59,7 @@ class KnownGrams:
         return KnownGrams(self.hashes[found])
 
     def have(self, hashes: np.ndarray) -> np.ndarray:
-        """Returns whether each gram is known, bool [n]."""
+        """Returns whether each of the given grams is among the known grams, bool [n]."""
         if not len(self.hashes):
             return np.zeros(len(hashes), bool)
         places = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
@@ -118,7 +118,7 @@ class Grams(NamedTuple):
     buckets: np.ndarray
     """Bucket of each gram, int64 [grams]."""
     owners: np.ndarray
-    """Number of each gram's text, int64 [grams]."""
+    """Index of the text that each gram comes from, int64 [grams]."""
     texts: int
     """Number of texts, including texts without grams."""
 
@@ -152,7 +152,7 @@ class Grams(NamedTuple):
           entries.
         """
         together = (self.owners * buckets + self.buckets).astype(np.min_scalar_type(max(self.texts, 1) * buckets))
-        together.sort()  # sorts fast, because the integer type is as small as possible
+        together.sort()  # sorting is fast, because the integer type is as small as possible
         starts = _starts(together)
         different = together[starts]
         ends = np.searchsorted(different, np.arange(1, self.texts + 1, dtype=np.int64) * buckets)
@@ -176,13 +176,13 @@ class Windows(NamedTuple):
     """Texts cut into windows of about WINDOW words."""
 
     grams: Grams
-    """Grams of each window. `owners` are the indices of windows."""
+    """Grams of all windows. In this object, `owners` has the index of each gram's window instead of its text."""
     texts: np.ndarray
     """Index of each window's text in rising order, int64 [windows]. Every text has a window, even a text without
     words."""
 
     def means(self, values: np.ndarray) -> np.ndarray:
-        """Returns the mean of each text's window values, float64 [texts]."""
+        """Returns, for each text, the mean of the values of its windows, float64 [texts]."""
         found: np.ndarray = np.bincount(self.texts, values) / np.bincount(self.texts)
         return found
 
@@ -236,7 +236,7 @@ def in_buckets(
 def _bucket_of(hashes: np.ndarray, buckets: int) -> np.ndarray:
     """Returns the bucket of each hash, uint64.
 
-    A bucket is a part of the range of hashes, which is faster to compute than a remainder.
+    Buckets are equal parts of the range of hashes. Computing the part is faster than computing a remainder.
     """
     return (hashes >> _HALF) * np.uint64(buckets) >> _HALF
 

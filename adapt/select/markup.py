@@ -44,7 +44,7 @@ class Mark:
     pool_share: float
     """Share of the documents in a sample of the pool that contain the marker or word."""
     is_word: bool
-    """Whether this is a word. Words stay in the target, and markers are removed from the target."""
+    """Whether this is a word and not a marker. Only markers are removed from the target."""
 
 
 def foreign_marks(target: Sequence[str], pool: Sequence[str]) -> list[Mark]:
@@ -105,7 +105,10 @@ def _listed(marks: Sequence[Mark], most: int = 8) -> str:
 
 
 def _shares(texts: Sequence[str], parts: Callable[[str], set[str]]) -> dict[str, float]:
-    """Returns, for each marker or word, the share of texts that contain it. `parts` finds them in a text."""
+    """Returns, for each marker or word, the share of texts that contain it.
+
+    `parts` finds the markers or words of a text.
+    """
     counts = Counter(part for text in texts for part in parts(text))
     return {part: count / len(texts) for part, count in counts.items()}
 

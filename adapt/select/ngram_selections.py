@@ -1,4 +1,4 @@
-"""Selections by n-grams: `dsir` by their importance weights, and `classifier` by a logistic regression.
+"""Defines the selections by n-grams: `dsir` uses importance weights, and `classifier` a logistic regression.
 
 Selection `dsir` scores documents by importance weights (Xie et al. 2023, arXiv 2302.03169, eq. 1 and 2).
 
@@ -16,7 +16,8 @@ Three things differ from the paper, so that neither markup nor length determines
 - Grams of the target that never occur in the pool, such as markup, are ignored. Otherwise their counts would raise the
 weight of other grams in the same buckets.
 - Every text has the same weight in p and in q, whatever its length. Otherwise, in a pool of long reviews and short
-sentences, the grams of every text but the reviews would be rare in q, so the text would seem similar to any target.
+sentences, grams that do not occur in the reviews would be rare in q, so texts with such grams would seem similar to any
+target.
 - By default (`weight: mean`) log w is divided by the number of grams, and the highest values are taken. The paper's sum
 mainly reflects length: most grams lower the weight of a document, and short documents have few grams. The paper adds
 Gumbel noise to the sum, which samples without replacement in proportion to w (Gumbel top-k).
@@ -24,7 +25,7 @@ Gumbel noise to the sum, which samples without replacement in proportion to w (G
 Selection `classifier` separates the target from the pool by a logistic regression on hashed n-grams. Target texts are
 the positive examples, a random sample of the pool is negative, and the documents of the pool with the highest
 probability are taken. DeepSeekMath does the same with fastText (Shao et al. 2024, arXiv 2402.03300, section 2.1). In
-further rounds, the best documents of the pool so far are positive examples too. This finds documents that resemble the
+further rounds, the documents that scored best so far are positive examples too. This finds documents that resemble the
 target but share few words with it.
 
 Neither length nor markup determines the classifier's score. The regression is trained on windows of about WINDOW words,
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
 
 
 GUMBEL = 1
-"""Random stream of the Gumbel noise."""
+"""Number of the random stream (see `draws_at`) from which the Gumbel noise is drawn."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +86,14 @@ class DsirOptions:
 
     @property
     def scale(self) -> float:
-        """Factor of the Gumbel noise."""
+        """Factor of the Gumbel noise: the option `noise`, or its default."""
         return self.noise if self.noise is not None else float(self.weight == "sum")
 
 
 class Dsir(Selection):
     """Prefers documents whose n-grams are more frequent in the target than in the pool (DSIR, arXiv 2302.03169).
 
-    It reads the pool twice: to count n-grams, and to score documents. Its memory does not grow with the pool.
+    The selection reads the pool twice: to count n-grams, and to score documents. Memory does not grow with the pool.
     """
 
     Options = DsirOptions
@@ -120,10 +121,10 @@ class Dsir(Selection):
         self._figures = {"target_grams": float(number), "unknown_share": 1.0 - float(occurs.mean())}
 
     def figures(self) -> dict[str, float]:
-        """Returns metrics for the record.
+        """Returns metrics for the record of the stage.
 
-        These are the number of the target's grams that are used, and the share of the target's distinct grams that
-        never occur in the pool.
+        The metrics are the number of the target's grams that are used, and the share of the target's distinct grams
+        that never occur in the pool.
         """
         return self._figures
 
@@ -140,7 +141,7 @@ class Dsir(Selection):
 
 @dataclass(frozen=True)
 class CountPool:
-    """Counts the grams of documents, each document with the same weight, and finds which target grams occur there."""
+    """Counts the grams of documents with the same total weight per document, and finds which target grams occur."""
 
     known: KnownGrams
     options: DsirOptions
@@ -189,7 +190,7 @@ def log_ratios(target: np.ndarray, pool: np.ndarray, smoothing: float) -> np.nda
 
 
 NEGATIVE = 2
-"""Random stream that draws the negative texts."""
+"""Number of the random stream (see `draws_at`) with which the negative texts are drawn."""
 FEWEST = 2
 SMALLEST = 1.0
 """Lower limit of the norm of a window's n-gram counts, so that a window without n-grams does not divide by 0."""
@@ -224,7 +225,7 @@ class ByClassifier(Selection):
     Options = ClassifierOptions
 
     def packages(self) -> tuple[str, ...]:
-        """Names scikit-learn, whose version affects the fitted regression."""
+        """Returns the name scikit-learn, because its version affects the fitted regression."""
         return ("scikit-learn",)
 
     def learn(self, given: Given) -> None:
@@ -254,7 +255,7 @@ class ByClassifier(Selection):
             self._train(positive, known, recalled, [text for text in negative if text not in seen] or negative)
 
     def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
-        """Yields the mean log odds of the target over the windows of each document."""
+        """Yields the log odds that each document is target text, as the mean over the document's windows."""
         for some in chunks(pool, len):
             found = windows(some, self.options.ngram, self.options.buckets)
             norms = np.maximum(found.grams.norms(self.options.buckets), SMALLEST)
@@ -293,7 +294,7 @@ class ScanResult(NamedTuple):
 
 @dataclass(frozen=True)
 class ScanPool:
-    """Draws documents and finds the target's grams in all documents, in one pass."""
+    """Draws random documents and finds which grams of the target occur in the pool, in one pass."""
 
     draw: Random
     room: Room
@@ -301,7 +302,7 @@ class ScanPool:
     ngram: int
 
     def __call__(self, documents: "Iterator[Document]", hint: Ranked | None) -> Iterator[ScanResult | None]:
-        """Yields the result after the last document. Before that, yields None now and then to report progress."""
+        """Yields None now and then to report progress, and the result after the last document."""
         occurs = np.zeros(len(self.known.hashes), bool)
         find = FindBest(self.draw, (), self.room, as_it_is)
         for found in find(self._looked_at(documents, occurs), hint):

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from adapt.select.pool import Document
 
 BAND, WITHIN = 3, 4
-"""Random streams: BAND draws the documents on which the ends of the band are estimated, and WITHIN draws documents from
-the band."""
+"""Numbers of random streams (see `draws_at`). BAND draws the documents on which the ends of the band are estimated, and
+WITHIN draws documents from the band."""
 FEWEST = 16
 """Smallest divisor for the mean of a document's loss differences, even with fewer predictions."""
 AT_ONCE = 256
@@ -51,10 +51,10 @@ class PerplexityOptions:
     sample: PositiveInt = 2000
     """Number of random documents on which the quantiles are estimated."""
     reference: str | None = None
-    """Hugging Face id or folder of a model that was not adapted to the target. It must have the tokenizer of
-    model.path, which is the adapted model. null takes a band of losses."""
+    """Hugging Face id or folder of a model that was not adapted to the target. The reference must have the same
+    tokenizer as model.path, the adapted model. null selects by a band of losses."""
     max_tokens: PositiveInt = 512
-    """Number of tokens per document that are scored; longer documents are truncated."""
+    """Largest number of tokens of a document that are scored. Longer documents are truncated."""
 
 
 class ByPerplexity(Selection):
@@ -66,14 +66,14 @@ class ByPerplexity(Selection):
     Options = PerplexityOptions
 
     def what(self) -> dict[str, Any]:
-        """Returns the options. In place of the reference's path, they contain whether a reference is set.
+        """Returns the options. In place of the reference's path, a boolean says whether it is set.
 
-        The content of the reference enters the stage's key separately.
+        The content of the reference is a separate part of the stage's key.
         """
         return {**super().what(), "reference": self.options.reference is not None}
 
     def models(self) -> tuple[str, ...]:
-        """Names the job's model, and the reference if one is set."""
+        """Returns the paths of the models to load: the job's model, and the reference if it is set."""
         return ("", self.options.reference) if self.options.reference else ("",)
 
     def is_filter(self) -> bool:
@@ -81,7 +81,7 @@ class ByPerplexity(Selection):
         return self.options.reference is None
 
     def learn(self, given: Given) -> None:
-        """Estimates the ends of the band. The models are loaded by the processes that score.
+        """Estimates the ends of the band. The processes that score load the models later.
 
         Raises:
             ConfigError: the band is empty.
@@ -129,7 +129,7 @@ class ByPerplexity(Selection):
 
     @cached_property
     def _losses(self) -> "list[DocumentLosses]":
-        """Loads the models in the process that scores."""
+        """Loads the models. This happens only in the processes that score documents."""
         from adapt.select.document_losses import DocumentLosses
 
         return [DocumentLosses(self._models[path], self._config, self.options.max_tokens) for path in self.models()]

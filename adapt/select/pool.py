@@ -1,6 +1,6 @@
 """Reads the pool of documents to choose from, and removes some documents before any document is scored.
 
-Documents with evaluation text or held-out text are removed. Held-out text is recognised in two ways: by
+Documents that contain text of evaluation sets or held-out text are removed. Held-out text is recognised in two ways: by
 a hash of each document, as in other stages, and by its runs of words, as for evaluation text. So near copies and large
 parts of held-out text are removed too. This takes about 30 bytes of memory per word of measured text.
 """
@@ -55,7 +55,7 @@ class Item(NamedTuple):
     number: int
     sources: str
     wanted: frozenset[int] | None
-    """Ids of the documents to read. None reads all documents."""
+    """Ids of the documents to read from the part. None reads all documents."""
     hint: Any
 
 
@@ -107,7 +107,7 @@ class Pool:
         Args:
             look: called with the documents of an item; see `each`.
             hint: returns the hint for `look`, called just before an item is read.
-            on_device: as in `each`.
+            on_device: whether `look` needs a GPU; see `each`.
             purpose: name of the progress display.
         """
         pace, self.tally = self._pace, Tally()
@@ -135,7 +135,7 @@ class Pool:
         return replace(self, ids=kept, tally=Tally())
 
     def check_usable(self) -> None:
-        """Checks the counts of the last pass: few records may be unreadable, and a document must remain.
+        """Checks the counts of the last pass over the pool: few records may be unreadable, and a document must remain.
 
         Raises:
             DataError: too many records are unreadable, or no document remains.
@@ -175,7 +175,7 @@ class Pool:
 
     @property
     def _pace(self) -> Pace:
-        """Progress of reading the pool before the first item is read. Items that are not read have size 0."""
+        """Initial progress of reading the pool, before any item is read. Items that will not be read have size 0."""
         items = [{"item": number, "sources": sources} for number, sources in enumerate(self._sources)]
         pace = Pace.of(items, self.manifest, self.corpus)
         is_read = [self._wanted(number) != frozenset() for number in range(len(items))]
@@ -200,7 +200,7 @@ class VisitProgress(NamedTuple):
 
 @dataclass(frozen=True)
 class Whole:
-    """Calls a function once with all documents of an item, the part of the pool that one process reads."""
+    """An inspection that calls a function once, with all documents of an item (the part that one process reads)."""
 
     function: Callable[[Iterator[Document]], Any]
 
@@ -218,7 +218,7 @@ class Visit:
     look: Inspection[Any]
 
     def __call__(self, item: Item) -> Iterator[VisitProgress]:
-        """Yields progress and results. The item is read to its end, even if the inspection ends earlier."""
+        """Yields reports of progress and results. Reads the item to its end, even if the inspection ends earlier."""
         read = _Read(self, item)
         for seen in self.look(iter(read), item.hint):
             yield VisitProgress(read.piece(), seen, None)
@@ -228,7 +228,7 @@ class Visit:
 
 
 class _Read:
-    """The documents of an item (file range), with the numbers of documents and bytes that were read."""
+    """Iterates over the documents of an item (file range), and counts the documents and bytes that were read."""
 
     def __init__(self, visit: Visit, item: Item) -> None:
         self.tally = Tally()
@@ -279,7 +279,7 @@ class Guards:
 
 
 def guards(corpus: CorpusConfig, folders: Sequence[Path], texts: Sequence[MeasuredText]) -> Guards:
-    """Returns the checks that the documents of a pool must pass.
+    """Returns the checks that the documents of a pool must pass before they are scored.
 
     Args:
         corpus: configuration with the evaluation sets.

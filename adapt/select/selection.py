@@ -1,4 +1,4 @@
-"""The base class of selections. A selection scores the documents of a pool, and the highest scores are taken.
+"""Defines the base class of selections. A selection scores the documents of a pool, and the best ones are taken.
 
 `Random` is the baseline that every other selection has to beat (RAND-TAPT, Don't Stop Pretraining section 5.3).
 """
@@ -28,19 +28,22 @@ NEVER = float("-inf")
 
 @dataclass(frozen=True)
 class NoOptions:
-    """Options of a selection that has no options."""
+    """Empty options, for selections that have no options."""
 
 
 VectorsOf = Literal["pool", "target"]
 Offer = Literal["all", "more", "enough"]
-"""Which documents a selection scores. `all`: all permitted documents. `more`: only some documents; other documents
+"""Says which documents a selection scores. `all`: all permitted documents. `more`: only some documents; other documents
 would also get a score if the limits of `Room` were higher. `enough`: all documents that the selection can score, even
 if their number does not fill the budget."""
 
 
 @dataclass(frozen=True)
 class Room:
-    """Limits on the best texts that are held in memory: enough texts to reach both limits. None means no limit."""
+    """Limits on the best texts that are held in memory.
+
+    The worst texts are discarded when the better texts reach both limits. A limit of None counts as reached.
+    """
 
     documents: int | None = None
     characters: int | None = None
@@ -67,18 +70,18 @@ class Vectors:
     target: Path | None
     """Folder of the target's vectors (`adapt.embed.vector_files`). None if no selection needs them."""
     space: str
-    """Name of the vector space of pool and target."""
+    """Name of the vector space that the vectors of pool and target belong to."""
 
 
 class Inspection(Protocol[Seen]):
     """Interface of functions that inspect the documents of one part of the pool. Any process may call them."""
 
     def __call__(self, documents: "Iterator[Document]", hint: Any) -> "Iterator[Seen | None]":
-        """Yields results, and None now and then so that progress can be reported.
+        """Yields results. Between results, yields None from time to time, so that progress can be reported.
 
         Args:
             documents: consecutive documents.
-            hint: results so far that can speed up the inspection.
+            hint: results of earlier parts of the pool, which can speed up the inspection.
         """
 
 
@@ -113,7 +116,7 @@ class DocumentPool(Protocol):
 
 @dataclass(frozen=True)
 class Given:
-    """The inputs of a selection before it scores."""
+    """The inputs with which a selection is prepared for scoring."""
 
     pool: DocumentPool
     """The documents to choose from."""
@@ -155,12 +158,12 @@ class Selection(ABC):
     def models(self) -> tuple[str, ...]:
         """Returns the paths of the models that the selection reads. An empty path is the job's initial model.
 
-        The content of the models enters the key.
+        The content of these models is part of the stage's key.
         """
         return ()
 
     def vectors(self) -> tuple[VectorsOf, ...]:
-        """Returns whose vectors the selection needs: the pool's, the target's, both, or neither.
+        """Returns which vectors the selection needs: of the pool, of the target, of both, or none.
 
         Earlier stages compute these vectors.
         """
@@ -187,7 +190,7 @@ class Selection(ABC):
         """
 
     def look_for(self, room: Room, per_text: int | None) -> Offer:
-        """Prepares the next pass of scoring. Selections that search for documents search here.
+        """Prepares the next pass of scoring. Selections that search an index for documents do this here.
 
         Args:
           room: limits on the number of documents with the highest scores that will be held.
@@ -199,7 +202,7 @@ class Selection(ABC):
         return "all"
 
     def figures(self) -> dict[str, float]:
-        """Returns metrics that describe the choice of documents, for the record."""
+        """Returns metrics about the choice of documents, which the stage's record stores."""
         return {}
 
     @abstractmethod

@@ -1,8 +1,8 @@
-"""Metrics of a selection, compared with random documents: similarity to the target, and diversity.
+"""Computes metrics of a selection and of random documents: similarity to the target, and diversity.
 
 - KL divergence of the target's hashed n-grams from the selection's. KL reduction: how much closer the selected
-documents are to the target than random documents are. DSIR (arXiv 2302.03169, section 5) found that it predicts
-downstream scores.
+documents are to the target than random documents are. DSIR (arXiv 2302.03169, section 5) found that this reduction
+predicts downstream scores.
 - AUC of a new classifier that separates the selection from the target; 0.5 means that it cannot tell them apart. The
   classifier sees windows of a few words, because with whole texts it would separate long texts from short texts.
 - Share of words that selection and target have in common (computed as for domains in Don't Stop Pretraining, 3.1).
@@ -34,12 +34,12 @@ from adapt.select.grams import gram_counts
 
 NGRAM, BUCKETS = 2, 10_000
 FEATURES = 2**18
-"""Number of buckets of the new classifier's features."""
+"""Number of buckets into which the features of the new classifier are hashed."""
 MOST = 4000
-"""Largest number of texts per side for the new classifier."""
+"""Largest number of texts of each of the two sets that the new classifier separates."""
 FEWEST = 8
 EXCERPT = 400
-"""Largest number of characters of an example."""
+"""Largest number of characters of a text that is shown as an example."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ def set_figures(
 
     Args:
       sets: texts of each set, keyed by name. One of the names is `target`.
-      mixed: the same texts in random order.
-      vectors: vectors of some of the texts, keyed by set.
+      mixed: the texts of `sets`, in random order within each set.
+      vectors: vectors of some texts of each set, keyed by the set's name.
       count: function that returns the number of tokens of each text.
       config: configuration of the job.
       pretrained: model whose loss is measured. None measures no loss.
@@ -106,7 +106,7 @@ def kl_divergence(target: Sequence[str], texts: Sequence[str]) -> float:
 def separability(target: Sequence[str], texts: Sequence[str], seed: int) -> float | None:
     """Returns the AUC of a logistic regression that separates texts from the target, or None for too few texts.
 
-    The regression is fitted to one half of the texts and tested on the other half, and then the other way round.
+    The regression is fitted to one half of the texts and tested on the other half. Then the halves are exchanged.
 
     Args:
         target: texts of the target.
@@ -125,7 +125,7 @@ def separability(target: Sequence[str], texts: Sequence[str], seed: int) -> floa
     for fold in (0, 1):
         rows = np.flatnonzero(places[owners] % 2 == fold)  # the target's rows come first, as `regression` requires
         found, _ = regression(features[rows], int(of_target[owners[rows]].sum()), 1.0, weights[rows])
-        scores = np.bincount(owners, (features @ found) * weights)  # mean over each text's windows
+        scores = np.bincount(owners, (features @ found) * weights)  # mean score of each text's windows
         other = places % 2 != fold
         areas.append(roc_auc_score(of_target[other], scores[other]))
     return float(np.mean(areas))
@@ -187,7 +187,7 @@ WORDS = 20_000
 MAPPED = 200
 """Largest number of texts per set that are shown on the map."""
 NEIGHBOURS = 30
-"""Approximate number of neighbours that determine a text's position on the map (t-SNE's perplexity)."""
+"""Perplexity of t-SNE: approximate number of neighbours that determine a text's position on the map."""
 STEPS = 500
 """Number of optimization steps of the map."""
 FEWEST_VECTORS = 12

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 WITHIN = 6
-"""Random stream that draws from the remaining documents if no other selection follows."""
+"""Number of the random stream (see `draws_at`) with which remaining documents are drawn if no other selection
+follows."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ class SemdedupOptions:
 class WithoutCopies(Selection):
     """Drops documents whose embedding nearly equals that of another document (SemDeDup, arXiv 2303.09540).
 
-    It is a filter, meant to be followed by another selection. It reads the vectors twice, before the pass over the
-    pool.
+    The selection is a filter, meant to be followed by another selection. It reads the vectors twice before the
+    documents of the pool are read.
     """
 
     Options = SemdedupOptions
@@ -57,7 +58,7 @@ class WithoutCopies(Selection):
         return ("pool",)
 
     def packages(self) -> tuple[str, ...]:
-        """Names faiss, whose version affects the centres."""
+        """Returns the name faiss, because its version affects the centres of the clusters."""
         return ("faiss-cpu",)
 
     def is_filter(self) -> bool:
@@ -118,7 +119,7 @@ def copies_in(
     Args:
       folder: folder of an index.
       clusters: number of clusters.
-      most: largest cosine similarity of two kept vectors.
+      most: largest allowed cosine similarity of two kept vectors.
       only: sorted ids of the vectors to compare. None compares all vectors.
       seed: seed of the centres.
       spread: function that runs tasks over the parts, and over the groups of clusters.
@@ -129,7 +130,7 @@ def copies_in(
     sample = positions[:: max(1, len(positions) // (SAMPLED * clusters))]
     centres = centres_of(rows_at(folder, sample).astype(np.float32), clusters, seed)
     labels = np.concatenate(spread(Assign(folder, centres, only), parts))
-    order = np.argsort(labels, kind="stable")  # by cluster, then in the order of the pool
+    order = np.argsort(labels, kind="stable")  # sorts by cluster, and within a cluster in the order of the pool
     bounds = np.searchsorted(labels, np.arange(clusters + 1), sorter=order)
     shares = np.array_split(np.arange(clusters), min(TASKS, clusters))
     look = FindCopies(folder, order, bounds, shares, most)
@@ -178,19 +179,19 @@ class Assign:
 
 @dataclass(frozen=True)
 class FindCopies:
-    """Finds the copies in one group of clusters."""
+    """Finds the copies among the documents in one group of clusters."""
 
     folder: Path
     order: np.ndarray
-    """Positions of vectors among the vectors of all parts, sorted by cluster."""
+    """Positions of the vectors, counted over all parts of the index, sorted by cluster."""
     bounds: np.ndarray
     """Start of each cluster in `order`, and the end of the last cluster."""
     shares: Sequence[np.ndarray]
-    """Numbers of the clusters in each group."""
+    """Numbers of the clusters that each group contains."""
     most: float
 
     def __call__(self, number: int) -> np.ndarray:
-        """Returns the positions of copies, int64."""
+        """Returns the positions of the copies that were found, int64."""
         found = [np.zeros(0, np.int64)]
         for cluster in self.shares[number]:
             positions = self.order[self.bounds[cluster] : self.bounds[cluster + 1]]

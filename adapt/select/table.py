@@ -27,7 +27,7 @@ SELECTIONS: Kinds[type[Selection]] = Kinds(
     },
     base="adapt.select.selection:Selection",
 )
-"""The built-in selections, by their names in `select.kind`."""
+"""The built-in selections, keyed by their name in `select.kind`."""
 
 
 def selection_of(kind: str, options: dict[str, Any], seed: int) -> Selection:
@@ -42,13 +42,16 @@ def selection_of(kind: str, options: dict[str, Any], seed: int) -> Selection:
 
 @dataclass(frozen=True)
 class SelectionStep:
-    """One step of a list of selections."""
+    """An entry of `select.kind`: a selection, with the name by which it was found."""
 
     kind: str
     selection: Selection
 
     def what(self) -> dict[str, Any]:
-        """Returns kind and options for the key of a stage. For a user's selection, the source code is included."""
+        """Returns kind and options for the key of a stage.
+
+        For a user's own selection, the result includes the source code.
+        """
         return {
             "way": self.kind,
             "options": self.selection.what(),

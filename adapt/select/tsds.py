@@ -5,8 +5,8 @@ it, including itself:
 
     rho = sum max(0, 1 - distance^2 / sigma^2)
 
-It is 1 if the document has no near copies. Documents are drawn without replacement in proportion to their mass (Gumbel
-top-k). For M texts and documents at distances d_ij, the plan g minimizes
+The density is 1 if the document has no near copies. Documents are drawn without replacement in proportion to their mass
+(Gumbel top-k). For M texts and documents at distances d_ij, the plan g minimizes
 
     alpha / C sum_ij g_ij d_ij + (1 - alpha) M max_ij rho_j |g_ij - u_j|    where sum_j g_ij = 1 / M
 
@@ -48,24 +48,24 @@ class Surroundings:
     """The nearest documents of each target text, the nearest first [texts, k]."""
 
     distances: np.ndarray
-    """Distances of the documents in rising order, float64 [texts, k]. inf if fewer documents were found."""
+    """Distances of the documents in rising order, float64 [texts, k]. Infinite where no document was found."""
     shares: np.ndarray
-    """Reciprocal of each document's density, float64 [texts, k]. 0 if fewer documents were found."""
+    """Reciprocal of the density around each document, float64 [texts, k]. 0 where no document was found."""
 
     @cached_property
     def reach(self) -> np.ndarray:
-        """Level at which each document becomes full [texts, k]."""
+        """Level of the transport plan from which each document can take no more mass from a text [texts, k]."""
         return np.cumsum(self.shares, axis=1)
 
     @cached_property
     def last(self) -> np.ndarray:
-        """Column of the farthest document found for each text [texts]."""
+        """Index, among the k nearest documents, of the farthest document that was found for each text [texts]."""
         found: np.ndarray = np.isfinite(self.distances).sum(1) - 1
         return found
 
     @cached_property
     def levels(self) -> np.ndarray:
-        """Levels at which a document becomes full, in rising order."""
+        """Levels of the transport plan from which some document can take no more mass, in rising order."""
         return np.unique(self.reach[np.isfinite(self.distances)])
 
     def are_used_up(self, level: float) -> np.ndarray:
@@ -74,9 +74,9 @@ class Surroundings:
         return used
 
     def full(self, level: float) -> np.ndarray:
-        """Returns the number of full documents of each text [texts].
+        """Returns, for each text, how many documents can take no more mass from it at a level [texts].
 
-        The farthest document is never full, because it takes the remaining mass.
+        The farthest document is not counted, because it takes the remaining mass.
         """
         full: np.ndarray = np.minimum((self.reach <= level).sum(1), self.last)
         return full
@@ -127,7 +127,8 @@ def level_of_support(around: Surroundings, ids: np.ndarray, count: int) -> float
         count: number of documents.
     """
     found = np.isfinite(around.distances)
-    enters = np.pad(around.reach[:, :-1], ((0, 0), (1, 0)))[found]  # level at which the document starts to receive mass
+    # level from which the text gives mass to the document
+    enters = np.pad(around.reach[:, :-1], ((0, 0), (1, 0)))[found]
     order = np.lexsort((enters, ids[found]))
     _, first = np.unique(ids[found][order], return_index=True)
     entered = np.sort(enters[order][first])
@@ -136,7 +137,7 @@ def level_of_support(around: Surroundings, ids: np.ndarray, count: int) -> float
 
 
 def _at(table: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Returns one number per row of `table`, from the column that `columns` has for this row."""
+    """Returns one number per row of `table`: row i has the number in column `columns[i]`."""
     found: np.ndarray = np.take_along_axis(table, columns[:, None], axis=1)[:, 0]
     return found
 
@@ -151,9 +152,9 @@ def _first(count: int, holds: Callable[[int], bool]) -> int:
 
 
 NOISE = 5
-"""Random stream of the Gumbel noise."""
+"""Number of the random stream (see `draws_at`) from which the Gumbel noise is drawn."""
 FIRST_NEIGHBOURS = 64
-"""Number of neighbours of each text that are searched first. If this is too few, more neighbours are searched, so the
+"""Number of neighbours of each text that are searched first. If they are too few, more neighbours are searched, so this
 number does not change the result."""
 ROWS_AT_ONCE = 4096
 
@@ -167,7 +168,8 @@ class TsdsOptions:
     scale: PositiveFloat = 5.0
     """Divisor of distances in the objective (C in the paper)."""
     sigma: NonNegativeFloat = 0.75
-    """Distance below which documents count as near copies, which share mass. 0 turns sharing off."""
+    """Distance below which documents count as near copies. Near copies share the mass of a single document. 0 turns
+    this off."""
     neighbours: PositiveInt = 5000
     """Largest number of documents that receive mass from one text."""
     density_neighbours: PositiveInt = 1000
@@ -177,7 +179,7 @@ class TsdsOptions:
 class TransportMass(Selection):
     """Spreads the selection over the whole target by optimal transport, without near copies (TSDS, arXiv 2410.11303).
 
-    It searches the index for each text and for each document that receives mass, and reads the pool once.
+    The selection searches the index for each text and for each document that receives mass. It reads the pool once.
     """
 
     Options = TsdsOptions
@@ -198,7 +200,7 @@ class TransportMass(Selection):
         self._densities: tuple[np.ndarray, np.ndarray] = np.zeros(0, np.int64), np.zeros(0)
 
     def look_for(self, room: Room, per_text: int | None) -> Offer:
-        """Computes the transport plan. Searches more neighbours of each text until they suffice for the plan."""
+        """Computes the transport plan. Searches more neighbours of each text until there are enough for the plan."""
         options, wanted = self.options, wanted_documents(room)
         most = min(options.neighbours, self._near.documents)
         k = min(FIRST_NEIGHBOURS, most)
@@ -222,8 +224,8 @@ class TransportMass(Selection):
     def figures(self) -> dict[str, float]:
         """Returns metrics of the transport plan.
 
-        They are the level, the mean number of neighbours used per text, the number of documents with mass, the mean
-        density, the recall of the index, and the number of texts without a vector.
+        The metrics are the level, the mean number of neighbours used per text, the number of documents with mass, the
+        mean density, the recall of the index, and the number of texts without a vector.
         """
         return {
             "level": self._level,
@@ -262,7 +264,7 @@ class TransportMass(Selection):
         while len(open_):
             found = np.concatenate([distances for distances, _ in self._near.search(rows[open_], count)])
             kernels = np.clip(1.0 - 2.0 * found / self.options.sigma**2, 0.0, 1.0)
-            densities[open_] = np.maximum(kernels.sum(1), 1.0)  # at least 1, even if the vector is 0
+            densities[open_] = np.maximum(kernels.sum(1), 1.0)  # a density is at least 1, even if the vector is 0
             # searches more neighbours of documents whose farthest neighbour still counts; other densities are complete
             open_ = open_[kernels[:, -1] > 0] if count < most else open_[:0]
             count = min(4 * count, most)

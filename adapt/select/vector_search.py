@@ -4,11 +4,11 @@ Selection `knn` takes the nearest documents of each target text (kNN-TAPT; Don't
 `select.per_example: k`, the k nearest documents (by cosine) of each target text are selected. Fewer documents are
 selected if texts share neighbours. A document's score is its highest similarity to a text that has it as a neighbour.
 
-With another budget, or before another selection, k is the smallest number that fills the budget. Documents that are the
-nearest neighbour of some text come first, then the second nearest neighbours, and so on, so that every text has its
-share. Documents of the same rank are ordered by similarity. The score is similarity - 2 x (rank - 1), where the rank is
-the document's best rank over all texts. Similarities are from -1 to 1, so documents of different ranks do not mix,
-and searching more neighbours than needed does not change the selection.
+If the budget is not set by `select.per_example`, or if another selection follows, k is the smallest number that fills
+the budget. Documents that are the nearest neighbour of some text come first, then the second nearest neighbours, and so
+on, so that every text has its share. Documents of the same rank are ordered by similarity. The score is similarity - 2
+x (rank - 1), where the rank is the document's best rank over all texts. Similarities are from -1 to 1, so documents of
+different ranks do not mix, and searching more neighbours than needed does not change the selection.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -40,7 +40,7 @@ class NearestDocuments:
     """Finds the permitted documents that are nearest to given vectors.
 
     Args:
-        given: contains the vectors and the permitted documents.
+        given: inputs of the selection, with the vectors and the permitted documents.
 
     Raises:
         DataError: no document is permitted, or the vectors of pool and target are from different embedders.
@@ -55,12 +55,15 @@ class NearestDocuments:
         number of neighbours."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Drops the index when pickled, because the processes that score do not search it."""
+        """Leaves the index out when pickled, because the processes that score documents do not search it."""
         return {**vars(self), "_index": None}
 
     @property
     def recall(self) -> float:
-        """Lowest share of true neighbours that any search found, measured on a sample. 1 before the first search."""
+        """Recall of the worst search so far: the share of true neighbours that it found, measured on a sample.
+
+        The value is 1 before the first search.
+        """
         return min((width.recall for width in self._widths.values()), default=1.0)
 
     def search(self, rows: np.ndarray, k: int) -> Iterator[Nearest]:
@@ -113,12 +116,13 @@ def check_enough(k: int, documents: int) -> None:
 
 
 class TargetRows(NamedTuple):
-    """The vectors of a target's texts."""
+    """The vectors of the target's texts, and the number of texts without a vector."""
 
     rows: np.ndarray
-    """Vectors of the texts, in their order, without vectors of length 0 [n, d]."""
+    """Vectors of the target's texts, in the order of the texts, without vectors of length 0 [n, d]."""
     unknown: int
-    """Number of texts whose vector is 0, because the embedder knows none of their words. They have no neighbours."""
+    """Number of texts whose vector is 0, because the embedder knows none of their words. Such texts have no
+    neighbours."""
 
 
 def target_rows(given: Given) -> TargetRows:
@@ -191,7 +195,7 @@ Union = tuple[np.ndarray, np.ndarray, np.ndarray]
 class NearestNeighbours(Selection):
     """Takes the nearest documents of every target text, by embedding (kNN-TAPT).
 
-    It searches the index once per text and reads the pool once. All neighbours are held in memory.
+    The selection searches the index once per text and reads the pool once. Memory holds all neighbours.
     """
 
     Options = NoOptions
@@ -227,15 +231,18 @@ class NearestNeighbours(Selection):
         return "more" if self.k < near.documents else "all"
 
     def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
-        """Yields each document's similarity, minus twice its rank (from 0) unless the budget is per text."""
+        """Yields each document's similarity.
+
+        Twice the rank (from 0) is subtracted, unless the budget is set per text.
+        """
         ids, ranks, similar = self._union
         return scores_by_id(pool, ids, similar - 2.0 * ranks if self._by_rank else similar, NEVER)
 
     def figures(self) -> dict[str, float]:
         """Returns metrics of the search.
 
-        They are the number of neighbours per text, the size of their union, the index's recall, and the number of texts
-        without a vector.
+        The metrics are the number of neighbours per text, the size of their union, the index's recall, and the number
+        of texts without a vector.
         """
         known = {"neighbours": self.k, "union": len(self._union[0]), "recall": self._near.recall}
         return {**known, "texts_without_vector": self._target.unknown}

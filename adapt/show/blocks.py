@@ -1,4 +1,4 @@
-"""The blocks that make up a shown result. Terminals, pages, notebooks and Markdown render the same blocks."""
+"""Defines the blocks that make up a shown result. Terminals, pages, notebooks and Markdown render the same blocks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,7 +33,7 @@ class Table:
     title: str = ""
     note: str = ""
     words: bool = False
-    """Whether the cells contain words rather than figures. Words are aligned to the left."""
+    """Whether the cells contain words rather than numbers. Words are aligned to the left."""
     shades: str = ""
     """Meaning of the cells' shades. Renderers that show shades add this text to the table's note."""
 
@@ -98,9 +98,9 @@ class Figures:
 
     kind: ClassVar[str] = "figures"
     drawings: Sequence[tuple[str, str] | Drawing]
-    """The drawings: either a pair of SVG (in the colours of the page's style sheet) and description, or a `Drawing`."""
+    """The drawings. Each is a `Drawing`, or a pair: SVG in the colours of the page's style sheet, and a description."""
     legend: Sequence[tuple[str, int]] = ()
-    """The legend, as pairs: a name, and the number of its colour."""
+    """Entries of the legend, as pairs: the name of a series, and the number of its colour."""
     wide: bool = False
     """Whether the block has a single drawing that keeps its full width. On narrow screens, the drawing scrolls
     sideways."""
@@ -197,7 +197,7 @@ def formatted(value: Any, form: str) -> str:
 
 
 def in_points(score: float | None, form: str = ".1f") -> str:
-    """Formats a score between 0 and 1 in points of 100. None becomes a dash."""
+    """Formats a score between 0 and 1 in points (hundredths). None becomes a dash."""
     return NONE if score is None else f"{100 * score:{form}}"
 
 
@@ -235,7 +235,7 @@ def darkness(values: Sequence[float]) -> list[float]:
 
 
 def heatmap(names: Sequence[str], matrix: Sequence[Sequence[float]], title: str, note: str, is_share: bool) -> Table:
-    """Makes a heatmap of a square matrix. High shares are dark; for figures other than shares, low values are dark.
+    """Makes a heatmap of a square matrix. High values are dark if they are shares, otherwise low values are dark.
 
     Args:
         names: names of the rows and columns.

@@ -128,7 +128,7 @@ def _drawn(steps: list[int], losses: list[float], name: str) -> str:
 def heldout_curves(
     curves: Mapping[str, Sequence[tuple[int, float]]], name: str, caption: str, exported: int | None = None
 ) -> Drawing:
-    """Draws losses on held-out text by step. Curve number i, counted from 1, has colour i.
+    """Draws one curve of held-out losses by step for each text. Curve number i, counted from 1, has colour i.
 
     Args:
         curves: points of each curve as pairs of step and loss [nats per token], keyed by text.

@@ -76,7 +76,7 @@ def drawn_table(table: Table, console: Console | None = None) -> RenderableType:
     """Formats a table for the width of a console.
 
     A cell's second line is put in brackets after the first line if there is room, and below it otherwise. Columns that
-    do not fit without broken words are put into further tables. Each of these repeats the names of the rows.
+    do not fit without broken words are put into further tables. Each further table repeats the names of the rows.
 
     Args:
         table: a table with at least one row.
@@ -94,7 +94,7 @@ def drawn_table(table: Table, console: Console | None = None) -> RenderableType:
 
 
 def _texts(table: Table, is_inline: bool) -> list[list[str]]:
-    """Returns the texts of each column. The heading comes first."""
+    """Returns the texts of each column, from the heading to the last row."""
     rows = [[_cell(cell, is_inline) for cell in row] for row in table.rows]
     return [list(column) for column in zip(map(printable, table.header), *rows, strict=True)]
 
@@ -105,7 +105,7 @@ def _longest(column: Sequence[str]) -> int:
 
 
 def _least(column: Sequence[str], of_words: bool) -> int:
-    """Returns the minimum width of a column that breaks no words or, in columns of figures, no figures."""
+    """Returns the minimum width of a column that breaks no words or, in columns of numbers, no numbers."""
     heading, *cells = column
     pieces = [piece for text in cells for piece in (text.split() if of_words else text.split("\n"))]
     return min(LONGEST_WORD, max((Text(piece).cell_len for piece in [*heading.split(), *pieces]), default=0))

@@ -1,27 +1,27 @@
 """Defines all kinds of stages. A stage is a frozen dataclass whose fields are its settings and its input stages.
 
-- `context`: configuration, models and files of a job, from which its stages are built.
-- `preflight`: checks before anything runs.
+- `context`: collects the configuration, models and files from which the stages of a job are built.
+- `preflight`: checks settings, weights and storage before anything runs.
 - `budget`: keeps a job or a chain within its budget of device time or cost.
-- `text_sources`: lists of files with their digests, texts of labelled tasks, and lists of duplicate documents.
+- `text_sources`: lists files with their digests, texts of labelled tasks, and duplicate documents.
 - `prepare_text`: tokenizes text into shards.
-- `generate_text`: text that models generate, and its filters.
-- `document_vectors`: vectors of documents.
+- `generate_text`: generates text with models, and filters it.
+- `document_vectors`: computes embeddings of documents.
 - `select_documents`: selects documents that are worth training on, and compares them with random documents.
-- `training_plan`: length and mixture of a training run, and dimensions of its model.
-- `weigh_words`: weights of words for difference masking.
-- `measured_training`: what is measured during a training run.
-- `training_result`: the figures of a training run.
-- `train`: a training run.
-- `export_model`: the trained model, with its losses before and after training.
-- `push_model`: the exported model on the Hugging Face Hub.
+- `training_plan`: computes the length and the mixture of a training run, and the dimensions of its model.
+- `weigh_words`: computes weights of words for difference masking.
+- `measured_training`: plans the measurements during a training run.
+- `training_result`: the metrics of a training run.
+- `train`: trains a model.
+- `export_model`: writes the trained model, with its losses before and after training.
+- `push_model`: sends the exported model to the Hugging Face Hub.
 - `merge_stage`: merges several models into one.
 - `finetuning`: prepares a labelled task, fine-tunes a model on it, and computes scores over all seeds.
-- `model_evaluation`: losses, perplexity and neighbours of models, comparisons of models and domains, and advice.
-- `benchmarks`: scores of models on standard tasks, and test items in their training text.
-- `ensemble`: losses of several models, and the loss of their mean prediction.
-- `sequence_matrices`: scores and losses of each model of a sequence on each domain.
-- `domain_sequence`: the stage of a whole sequence.
-- `vocabulary_stages`: how words are split into tokens, and models with more, fewer or new tokens.
-- `add_head`: gives an encoder a new head for masked tokens, or changes the first model in other ways.
+- `model_evaluation`: measures losses, perplexity and nearest neighbours of models, and compares models and domains.
+- `benchmarks`: scores models on standard tasks, and finds items of these tasks in the models' training text.
+- `ensemble`: compares the losses of several models with the loss of their mean prediction.
+- `sequence_matrices`: collects scores and losses of each model of a sequence on each domain.
+- `domain_sequence`: combines the measurements of a whole sequence of domains.
+- `vocabulary_stages`: measures how words are split into tokens, and adds, removes or replaces tokens of models.
+- `add_head`: gives an encoder a new head for masked tokens, or changes the initial model in other ways.
 """

@@ -1,8 +1,8 @@
-"""Stages that change a job's initial model before the training.
+"""Defines the stages that change a job's initial model before the training.
 
 - `head` adds a new masked-language-model head (`model.head: new`).
 - `top` draws new weights for the top layers (`model.reinitialize_top`).
-- `turned` makes tokens attend to both sides (`model.attention: bidirectional`).
+- `turned` lets a decoder's tokens also attend to later tokens (`model.attention: bidirectional`).
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class Headed(OneModel):
     """Result of adding a head to a model. The stage's folder contains the model with its new head."""
 
     new_parameters: int
-    """Number of parameters of the new head, without the table of token embeddings, which its last layer shares."""
+    """Number of parameters of the new head, without the token embeddings. The head's last layer shares these."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Shows the size of the new head, and the model's folder."""
@@ -51,7 +51,7 @@ class AddHead(Stage[Headed]):
 
     @classmethod
     def of(cls, config: Config, start: Start) -> "AddHead":
-        """Returns the stage for a configuration and the model that it names."""
+        """Returns the stage for the initial model of a job."""
         return cls(start.pretrained.model.name, config.objective.kind == "causal", start)
 
     def what(self) -> Mapping[str, Any]:
@@ -89,7 +89,7 @@ class AddHead(Stage[Headed]):
 
 @dataclass(frozen=True)
 class Redrawn(OneModel):
-    """Result of drawing the weights of top layers anew. The stage's folder contains the model."""
+    """Result of drawing new random weights for the top layers. The stage's folder contains the model."""
 
     layers: int
     """Number of top layers with new weights."""
@@ -106,7 +106,7 @@ class Redrawn(OneModel):
 
 @dataclass(frozen=True)
 class Turned(OneModel):
-    """Result of turning a decoder into an encoder. The stage's folder contains the model and its tokenizer."""
+    """Result of converting a decoder to an encoder. The stage's folder contains the model and its tokenizer."""
 
     mask_token: str
     is_added: bool
@@ -121,20 +121,20 @@ class Turned(OneModel):
 
 @dataclass(frozen=True, eq=False)
 class RedrawTop(Stage[Redrawn]):
-    """Draws the weights of a model's top layers anew before the training (arXiv 2006.05987, section 5)."""
+    """Draws new random weights for a model's top layers before the training (arXiv 2006.05987, section 5)."""
 
     kind = "top"
     takes = ONE_CPU
 
     name: str
     layers: int
-    """Number of top layers whose weights are drawn anew."""
+    """Number of top layers that get new random weights."""
     seed: int
     start: Start
 
     @classmethod
     def of(cls, config: Config, start: Start) -> "RedrawTop":
-        """Returns the stage for a configuration and the model that its job begins with."""
+        """Returns the stage for the initial model of a job."""
         return cls(config.name, config.model.reinitialize_top, config.seed, start)
 
     def what(self) -> Mapping[str, Any]:
@@ -161,14 +161,14 @@ class RedrawTop(Stage[Redrawn]):
 
 @dataclass(frozen=True, eq=False)
 class TurnDecoder(Stage[Turned]):
-    """Turns a decoder into an encoder, whose config.json says `is_causal: false` (LLM2Vec, arXiv 2404.05961)."""
+    """Converts a decoder to an encoder by `is_causal: false` in its config.json (LLM2Vec, arXiv 2404.05961)."""
 
     kind = "turned"
     takes = ONE_CPU
 
     name: str
     start: Start
-    """The decoder to turn into an encoder."""
+    """The decoder to convert."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns the digest of the model, which alone determines the result."""

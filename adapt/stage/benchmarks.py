@@ -1,4 +1,4 @@
-"""Stages of standard evaluations.
+"""Defines the stages that evaluate models on standard tasks.
 
 - `benchmark`: scores a model on tasks of lm-evaluation-harness and MTEB.
 - `leaks`: finds the items of these tasks in the text that the model was trained on.
@@ -34,12 +34,12 @@ from adapt.support.errors import ConfigError
 from adapt.train.capacity.device import task_needs
 
 LEAKS_FILE = "leaks.json"
-"""File with the numbers of the leaked items of each task; null for tasks whose texts are not known."""
+"""JSON file with the indices of each task's items that the training text contains; null if this is not known."""
 
 
 @dataclass(frozen=True, eq=False)
 class Benchmark(Stage[Benchmarked]):
-    """Scores a model on the configured standard tasks. After a kill, finished tasks are not repeated."""
+    """Scores a model on the configured standard tasks. After an interruption, finished tasks are not repeated."""
 
     kind = "benchmark"
     device_time = "own"
@@ -57,7 +57,7 @@ class Benchmark(Stage[Benchmarked]):
 
     @classmethod
     def of(cls, context: Context, label: str) -> "Benchmark | None":
-        """Creates the evaluation of the context's model. None if no task is configured.
+        """Creates the stage that scores the context's model. Returns None if no standard task is configured.
 
         Args:
             context: context of the job.
@@ -140,14 +140,14 @@ class LeaksFound:
     """Result of `FindLeaks`."""
 
     items: dict[str, int | None]
-    """Number of items of each task in the training text. None for tasks whose texts are not known."""
+    """Number of each task's items that the training text contains. None for tasks whose texts are not known."""
     is_known: bool
     """Whether the text that the model was trained on is known. If not, nothing was searched."""
 
 
 @dataclass(frozen=True, eq=False)
 class FindLeaks(Stage[LeaksFound]):
-    """Finds items of standard tasks in the text that a model was trained on, in all its training runs."""
+    """Finds items of standard tasks in the text of all training runs that led to a model."""
 
     kind = "leaks"
 
@@ -156,10 +156,10 @@ class FindLeaks(Stage[LeaksFound]):
     start: Start
     """Model whose training text is searched."""
     benchmark: Benchmark
-    """Scores of the model, which contain the items' texts."""
+    """Stage that scored the model. Its folder contains the texts of the tasks' items."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model, and the rule that decides whether an item is in the text."""
+        """Returns the model, and the settings that decide whether the text contains an item."""
         corpus = self.config.corpus
         return {
             "model": self.start.digest,
@@ -210,7 +210,7 @@ class CompareBenchmarks(Stage[BenchmarksCompared]):
     name: str
     config: Config
     models: Mapping[str, BenchmarkedModel]
-    """Measurements of each model, keyed by the model's name."""
+    """Stages that measure each model, keyed by the model's name."""
     recipes: Mapping[str, str] = field(default_factory=dict)
     """Common name of models that differ only in their seed, keyed by the name of each model."""
 
@@ -218,13 +218,13 @@ class CompareBenchmarks(Stage[BenchmarksCompared]):
     def of(
         cls, config: Config, models: Mapping[str, BenchmarkedModel | None], recipes: Mapping[str, str] | None = None
     ) -> "CompareBenchmarks | None":
-        """Creates the comparison. None if no task is configured."""
+        """Creates the stage. Returns None if no standard task is configured."""
         measured = {name: model for name, model in models.items() if model}
         return cls(config.name, config, measured, recipes or {}) if measured else None
 
     @classmethod
     def around(cls, context: Context, training: Stage[Any]) -> "CompareBenchmarks | None":
-        """Creates the comparison of the model after a training run with the model before it.
+        """Creates the stage that compares a model before and after a training run.
 
         Args:
             context: context whose initial model is trained.

@@ -37,7 +37,7 @@ class Spending:
 
     device_hours: float = 0.0
     cost: float = 0.0
-    """Cost in the currency of `resources.price_per_device_hour`. Time without a price costs nothing."""
+    """Cost in the currency of `resources.price_per_device_hour`. If no price is set, the cost is 0."""
 
     def __add__(self, other: "Spending") -> "Spending":
         return Spending(self.device_hours + other.device_hours, self.cost + other.cost)
@@ -55,8 +55,8 @@ def _limited(budget: BudgetConfig | None, spending: Spending) -> list[tuple[floa
 def spending_of(stage: Stage[Any], store: Store, price: float | None) -> tuple[Spending, bool]:
     """Returns the device time that a stage has taken so far, and whether the stage is finished.
 
-    Stages whose records repeat the time of their inputs, such as exports, count as 0. Of the unfinished stages, only
-    training runs and text generations record their time. A text generation counts its finished blocks.
+    Stages whose records repeat the time of their inputs, such as exports, count as 0. Unfinished stages also count as
+    0, except training runs and text generations. An unfinished text generation counts its finished blocks.
 
     Args:
         stage: the stage.
@@ -78,11 +78,11 @@ def _recorded(record: Record) -> Spending:
 
 
 def hours_of(stage: Stage[Any], store: Store) -> float | None:
-    """Returns the device-hours of a stage; None if they are not known.
+    """Returns the device-hours that a stage has taken or is expected to take; None if they are not known.
 
     The device-hours of a finished stage are read from its record. The device-hours of an unfinished training run are
-    forecast. Other stages that use devices are assumed to take the mean of the finished stages of their kind. All
-    remaining stages take 0.
+    forecast. Other stages that use devices are assumed to take the mean time of the finished stages of their kind.
+    Stages that use no devices take 0.
     """
     if record := store.record_of(stage):
         return _recorded(record).device_hours
@@ -103,7 +103,7 @@ def budget_outlook(resources: ResourcesConfig, stages: Iterable[Stage[Any]], sto
 
     Args:
         resources: the section `resources`.
-        stages: the stages that the job or chain is run for.
+        stages: the last stages of the job or chain. The stages that they depend on are included.
         store: store of the stages.
     """
     budget = resources.budget
@@ -128,7 +128,7 @@ def exceeds_budget(resources: ResourcesConfig, stages: Iterable[Stage[Any]], sto
 
     Args:
         resources: the section `resources`.
-        stages: the stages that the job or chain is run for.
+        stages: the last stages of the job or chain. The stages that they depend on are included.
         store: store of the stages.
     """
     needed = _needed(resources, stages, store)[1] if resources.budget else Spending()
@@ -165,7 +165,7 @@ class Ledger:
     running: dict[str, Stage[Any]] = field(default_factory=dict)
     """Stages that this process has started, by key."""
     reached: threading.Event = field(default_factory=threading.Event)
-    """Whether a stage was ended or refused because the budget is spent."""
+    """Set when a stage was ended or refused because the budget is spent."""
     _all: dict[str, Spending] = field(default_factory=dict)
     _looked: deque[float] = field(default_factory=lambda: deque([-_REFRESH_S], maxlen=1))
     """Time of the last check of all stages [s]."""
@@ -186,7 +186,7 @@ class Ledger:
             return sum(self._all.values(), Spending())
 
     def is_spent(self) -> bool:
-        """Returns whether the budget is reached."""
+        """Returns whether the device time or the cost has reached its limit."""
         return any(value >= limit for value, limit, _ in _limited(self.resources.budget, self.spent()))
 
     def admit(self, stage: Stage[Any]) -> None:
@@ -206,14 +206,14 @@ class Ledger:
     def watch(self, ended: threading.Event) -> None:
         """Checks the budget until `ended` is set. Ends training and text generation when the budget is reached."""
         while not ended.wait(_LOOK_S):
-            with suppress(AdaptError, OSError):  # raised while a file is being written; the next check reads it again
+            with suppress(AdaptError, OSError):  # a file is being written; the next check reads it
                 if self.running and self.is_spent():
                     self._end_running()
 
     def _end_running(self) -> None:
         """Requests that training runs save a checkpoint and end, and that text generations start no further block.
 
-        Running stages look for the file that this method creates.
+        A running stage ends when it finds the file that this method creates in the stage's folder.
         """
         for stage in list(self.running.values()):
             folder = self.store.folder_of(stage)
@@ -222,7 +222,7 @@ class Ledger:
                 (folder / END_FILE).touch()
 
     def error(self, cause: AdaptError) -> BudgetError:
-        """Returns an error which says that the budget ended the work. It replaces the errors of the ended stages."""
+        """Returns an error that says that the budget was reached. It replaces the errors of the ended stages."""
         compared = _limited(self.resources.budget, self.spent())
         said = " and ".join(f"{form.format(value)} of {limit:g}" for value, limit, form in compared)
         where = f": {cause.what}" if isinstance(cause, BudgetError) else ""
@@ -234,21 +234,21 @@ class Ledger:
 
 @contextmanager
 def within_budget(resources: ResourcesConfig, goals: Sequence[Stage[Any]], store: Store) -> Iterator[Store]:
-    """Keeps the stages that run in the block within `resources.budget`.
+    """Keeps the stages that run inside the block within `resources.budget`.
 
     At the limit, training runs save a checkpoint and end, and text generations end after their current block. No
     further stage that takes device time starts.
 
     Args:
         resources: the section `resources` of the job or chain.
-        goals: the stages that the job or chain is run for.
+        goals: the last stages of the job or chain. The stages that they depend on are included.
         store: store of the stages.
 
     Yields:
         The store to run the stages with.
 
     Raises:
-        BudgetError: the budget ended the work.
+        BudgetError: the budget ended the job or chain.
     """
     outlook = budget_outlook(resources, goals, store)
     if not outlook:

@@ -64,19 +64,19 @@ CHECKS: tuple[Callable[[Config], object], ...] = (
     lambda config: check_priced(config.resources),
     lambda config: check_writable(root_of(config)),
 )
-"""Checks of a configuration that need no cluster. Each raises ConfigError or StorageError."""
+"""Functions that check a configuration without a cluster. They raise ConfigError or StorageError."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """A checked configuration, and everything else that is needed to build stages."""
+    """A checked configuration, with the models, files and selections that are needed to build stages."""
 
     config: Config
     start: Start
     """Initial model."""
     digests: Digests
     manifests: dict[str, Manifest] = field(default_factory=dict)
-    """Files of each corpus with digests, keyed by the corpus's configuration, so that each corpus is listed once."""
+    """Files of each corpus with digests. The key is the corpus's configuration, so that each corpus is listed once."""
     made: Mapping[str, Start] = field(default_factory=dict)
     """Models made by stages of the same chain, keyed by their path in `comparison.models` and `merge.models`."""
     selected: "Select | None" = None
@@ -137,7 +137,7 @@ class Context:
 
     @property
     def tokens(self) -> "Tokens":
-        """The tokenizer of the initial model, and what the objective needs in addition to tokens."""
+        """The tokenizer of the initial model, and further input that the objective needs, such as entities."""
         form = Form.of(*objectives_of(self.config), sentences=splits_sentences(self.config))
         source = Path(inspect.getfile(TAGGERS.load(form.tagger))) if form.tagger else None
         files = tokenizer_files(self.start.pretrained.tokenizer)
@@ -173,7 +173,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokenizer, and what the objective needs in addition to tokens."""
+    """A tokenizer, and the form of further input that the objective needs, such as entities."""
 
     pretrained: Pretrained
     """Model whose tokenizer is used."""
@@ -182,8 +182,8 @@ class Tokens:
     tokenizer: Mapping[str, Any]
     """Entries of a stage's key that identify the tokenizer."""
     marks: Mapping[str, Any]
-    """Entries of a stage's key that identify `form`. Empty for token masking. A tagger is identified by its source
-    code."""
+    """Entries of a stage's key that identify `form`. Empty for token masking. A tagger, which marks entities, is
+    identified by its source code."""
     vocabulary: Stage[Any] | None = None
     """Stage that makes the tokenizer. None if the tokenizer of `pretrained` is used."""
 
@@ -222,15 +222,15 @@ def root_of(config: Config) -> Path:
 
 
 def first_start(config: Config, digests: Digests) -> Start:
-    """Returns the model that a job begins with. The model gets a new head if `model.head` is `new`."""
+    """Returns the initial model of a job. The model gets a new head if `model.head` is `new`."""
     start = located(config.model, digests)
     return start.with_new_head(AddHead.of(config, start)) if config.model.head == "new" else start
 
 
 def turned_start(config: Config, start: Start) -> Start:
-    """Returns the start after its decoder was turned into an encoder, if `model.attention` is `bidirectional`.
+    """Returns the initial model, converted from a decoder to an encoder if `model.attention` is `bidirectional`.
 
-    A decoder whose tokens already attend to both sides is returned unchanged.
+    A decoder whose tokens already attend to earlier and later tokens is returned unchanged.
     """
     is_turned = start.turned is not None or read_json(start.pretrained.model / CONFIG).get("is_causal") is False
     if config.model.attention == "own" or is_turned:
@@ -239,7 +239,7 @@ def turned_start(config: Config, start: Start) -> Start:
 
 
 def beside_generator(config: Config, start: Start, digests: Digests) -> Start:
-    """Returns the start with its existing generator, if the objective trains a generator next to the model."""
+    """Returns the initial model with its existing generator, if the objective also trains a generator."""
     folder = generator_of(config, start.pretrained.model, start.training is None)
     digest = digests.of_all(model_files(folder)) if folder else None
     return replace(start, pretrained=replace(start.pretrained, generator=folder), generator=digest)
@@ -258,7 +258,7 @@ def located(model: ModelConfig, digests: Digests) -> Start:
 
 @dataclass(frozen=True)
 class DomainOrder:
-    """Record of the domains that a sequence has started to learn.
+    """File that records the domains that a sequence has started to learn, to detect later changes.
 
     Args:
         file: file of the record.
@@ -308,7 +308,7 @@ class DomainOrder:
         try:
             return [(name, key) for name, key in json.loads(self.file.read_text())]
         except (OSError, ValueError, TypeError):
-            return []  # no domain was started, or the record is broken and is ignored
+            return []  # no domain was started, or the file is broken and is ignored
 
 
 LARGER = 1.01
@@ -336,12 +336,12 @@ def teachers_field(method: Method) -> str:
 
 
 def same_tokens(one: Start, other: Start, digests: Digests) -> bool:
-    """Returns whether two models have the same tokenizer, even if its files differ.
+    """Returns whether two models have equal tokenizers, even if the tokenizers' files differ.
 
     Raises:
         ModelError: a tokenizer cannot be loaded, or does not belong to its model.
     """
-    # compares the stages that make tokenizers, because the files of such a tokenizer may not exist yet
+    # compares the stages that make the tokenizers, because the tokenizers' files may not exist yet
     if one.vocabulary or other.vocabulary:
         return one.vocabulary == other.vocabulary
     ours, theirs = (digests.of_all(tokenizer_files(each.pretrained.tokenizer)) for each in (one, other))
@@ -383,12 +383,12 @@ def other_model(context: Context, path: str, field: str) -> Start:
 def with_teachers(context: Context) -> tuple[Config, tuple[Start, ...]]:
     """Returns the teachers of the configured method, and the configuration with their folders in place of names.
 
-    Estimates of memory read these folders. For a model that another stage will make, the folder of that stage's start
+    Estimates of memory read these folders. If another stage will make a teacher, the folder of that stage's initial
     model is used, because both models have the same shape.
 
     Raises:
         ModelError: a teacher does not exist, has another tokenizer, is smaller than the student, or has an unsupported
-            head. Or hidden states are compared, and the teacher's hidden states have another width.
+            head. Or the method compares hidden states, and the teacher's have another width.
     """
     config, method = context.config, method_of(context.config)
     if not method.other_models:

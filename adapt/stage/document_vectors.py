@@ -1,4 +1,4 @@
-"""Stages that compute vectors of documents, which selections compare.
+"""Defines the stages that compute and index vectors of documents, by which `select` compares documents.
 
 `enough` checks that a pool has at least as many documents as the number of neighbours to search. `embedder` trains an
 embedder on the texts. `embed` computes the vectors of the texts. `index` makes these vectors searchable.
@@ -38,16 +38,16 @@ class PoolTexts:
 
     files: Files
     unseen: TaskTexts | None = None
-    """Texts of task splits that must not be seen. Documents that contain them are excluded from the pool."""
+    """Texts of task splits, such as test. Documents that contain one of these texts are excluded from the pool."""
     measured: tuple[Stage[Prepared], ...] = ()
-    """Stages with held-out text on which models are measured. The pool excludes the documents of this text."""
+    """Stages with held-out text on which models are measured. The documents of this text are excluded from the pool."""
 
     def what(self) -> dict[str, Any]:
         """Returns the settings for reading the pool, which enter the stage's key."""
         return self.files.what()
 
     def source(self, done: Done) -> PoolSource:
-        """Returns the source from which tasks read the pool."""
+        """Returns the object from which Ray tasks read the pool."""
         corpus, measured = excluding(self.files.corpus, self.unseen, done), [done[text].path for text in self.measured]
         return PoolSource(self.files.manifest, corpus, tuple(measured))
 
@@ -63,7 +63,7 @@ class StageTexts:
         return {}
 
     def source(self, done: Done) -> TextSource:
-        """Returns the source from which tasks read the texts."""
+        """Returns the object from which Ray tasks read the texts."""
         return LinesSource(done[self.stage].path / TEXTS_FILE)
 
 
@@ -79,7 +79,7 @@ class Embedding:
 
     @classmethod
     def of(cls, context: Context, kind: str, options: Mapping[str, Any]) -> "Embedding":
-        """Creates the embedder of a job. Without an option `path`, it reads the context's initial model.
+        """Creates the embedder of a job. It reads the model at its option `path`, or else the context's initial model.
 
         Raises:
             ConfigError: no embedder has this name, an option is wrong, or a package is missing.
@@ -97,7 +97,7 @@ class Embedding:
 
     @property
     def learns(self) -> bool:
-        """Whether the embedder must learn before it can embed."""
+        """Whether the embedder must be trained on the texts before it can embed them."""
         return EMBEDDERS.load(self.kind).learns
 
     def what(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class Embedding:
         }
 
     def made(self, done: Done | None) -> Embedder:
-        """Returns the embedder. `done` are the finished stages, and None gives an embedder without its model."""
+        """Returns the embedder, with its model from the finished stages `done`, or without one if `done` is None."""
         pretrained = self.start.made(done) if self.start and done is not None else None
         return embedder_of(self.kind, dict(self.options), self.seed, pretrained)
 
@@ -205,7 +205,7 @@ class Embedded:
     documents: int
     dimension: int
     unknown_share: float
-    """Share of tokens that the embedder does not know. For embedders that count words, the share of texts without a
+    """Share of tokens that the embedder does not know. For embedders that count words, share of texts that contain no
     known word."""
     space: str
     """Name of the vector space. Vectors with the same name can be compared."""
@@ -216,7 +216,7 @@ class Embed(Stage[Embedded]):
     """Computes the vectors of texts."""
 
     kind = "embed"
-    version = 2  # since version 2, ids are numbers of records
+    version = 2  # since version 2, an id is a record's number
 
     name: str
     embedding: Embedding
@@ -274,9 +274,9 @@ class BuildIndex(Stage[Indexed]):
     index: "IndexKind | str"
     """Kind of the index; `auto` chooses by size and memory (`adapt.index.index_files`)."""
     memory_gib: float
-    """Memory that a machine may use for the index [GiB]. The kind `auto` depends on this."""
+    """Memory that a machine may use for the index [GiB]. `auto` chooses the kind of index by this."""
     queries: int
-    """Approximate number of queries. The kind `auto` depends on this."""
+    """Approximate number of queries. `auto` chooses the kind of index by this."""
     resources: ResourcesConfig
 
     def what(self) -> Mapping[str, Any]:
@@ -311,8 +311,8 @@ class VectorStages:
     """The stages that embed the pool and the target in the same vector space."""
 
     enough: CountEnough | None
-    """Stage that checks that the pool has enough documents. This stage runs first, because it is fast. None if the
-    budget sets no number of neighbours."""
+    """Stage that checks that the pool has enough documents. It runs first, because it is fast. None if `per_example`,
+    the number of neighbours per target text, is not set."""
     pool: BuildIndex
     target: Embed | None
     """Stage that embeds the target. None if no selection reads the target's vectors."""

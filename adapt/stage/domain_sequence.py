@@ -1,4 +1,4 @@
-"""Stage `sequence` collects the measurements of a sequence's models in matrices, and computes metrics from them."""
+"""Defines the stage `sequence`, which collects the scores and losses of a sequence's models, and computes metrics."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -44,8 +44,8 @@ class SequenceResult(SequenceFigures):
     scores: ScoreMatrix
     losses: LossMatrix
     tables: list[dict[str, Any]]
-    """Tables that the method reports. Each table has `title`, `columns`, and `rows` (lists of cells, keyed by row
-    name)."""
+    """Tables that the continual-learning method reports. Each table has `title`, `columns`, and `rows` (lists of cells,
+    keyed by row name)."""
     warnings: list[str]
     model: str
     """Folder of the last model of the sequence."""
@@ -53,7 +53,7 @@ class SequenceResult(SequenceFigures):
     """Folder of each model, keyed by the domain that the model learned last. A joint model is keyed by the names of all
     domains."""
     overlap: Less[int | None]
-    """Number of held-out documents that were also trained on, added up over all measured losses. None if unknown."""
+    """Number of held-out documents that were also trained on, summed over all measured losses. None if unknown."""
     changes: dict[str, Less[Estimate]] = field(default_factory=dict)
     """Change of the held-out loss from the base model to the last model, keyed by text [nats per predicted token]. In
     mode `separate`, the model of the text's own domain replaces the last model."""
@@ -79,7 +79,7 @@ class SequenceResult(SequenceFigures):
         return {"": Path(self.model)}
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows what was learned and forgotten, scores and losses by domain, metrics, warnings, and the model."""
+        """Shows gains and forgetting, scores and losses by domain, metrics, warnings, and the model's folder."""
         tables = [matrix.table(self.order, self.mode) for matrix in (self.scores, self.losses)]
         known = [(shown, value) for name, shown in FIGURES.items() if (value := getattr(self, name)) is not None]
         rows = [[title, f"{value * times:{form}} {unit}", about] for (title, times, form, unit, about), value in known]
@@ -150,7 +150,7 @@ FIGURES = {
 
 
 def _of_method(table: Mapping[str, Any]) -> Table:
-    """Makes a table from a report of the method."""
+    """Makes a table from an entry of `SequenceResult.tables`."""
     rows = [[name, *map(two_lines, cells)] for name, cells in table["rows"].items()]
     return Table(["", *table["columns"]], rows, table["title"])
 
@@ -183,8 +183,8 @@ class Sequence(Stage[SequenceResult]):
     """Fine-tuning runs of the base model. Empty unless forward transfer is measured."""
     steps: tuple[Step, ...]
     past: Mapping[str, Stage[Any]]
-    """Stages that the method needs after the last domain was learned, such as measurements of parameter importance, by
-    name. Empty unless the mode is continual."""
+    """Stages that the method needs after the last domain was learned, such as measurements of parameter importance,
+    keyed by name. Empty unless `sequence.mode` is `continual`."""
     benchmarks: CompareBenchmarks | None = None
     """Scores of the base model and of the model after each domain on standard tasks. None if no task is configured."""
 
@@ -252,7 +252,7 @@ class Sequence(Stage[SequenceResult]):
         return Outcome(result, self._cost(done))
 
     def _made_worse(self, done: Done) -> list[str]:
-        """Returns a warning for each training run that made the model worse on the domain of that training run."""
+        """Returns a warning for each training run that made the model worse on the domain it was trained on."""
         own = {step.domain: done[step.export].result.losses.get("domain") for step in self.steps if step.export}
         worse = {name: of for name, of in own.items() if of and effect(of.change.low, of.change.high) == "worse"}
         return [of.sentence(name or "all domains").removesuffix(".") for name, of in worse.items()]
@@ -263,14 +263,14 @@ class Sequence(Stage[SequenceResult]):
         return [f"{name}: {fault}" for name, faults in found.items() for fault in faults]
 
     def _measured(self, done: Done) -> dict[int, dict[str, Finished[Any]]]:
-        """Returns the results of the method's own stages, keyed by the number of domains that were learned before."""
+        """Returns the results of the method's own stages, keyed by the number of domains learned before they ran."""
         past = {step.learnt - 1: step.past for step in self.steps} | {len(self.order): self.past}
         return {
             number: {name: done[stage] for name, stage in stages.items()} for number, stages in past.items() if stages
         }
 
     def _overlap(self, done: Done) -> int | None:
-        """Returns the number of held-out documents that were trained on, over all measured losses; None if unknown."""
+        """Returns the number of held-out documents that were trained on, summed over all losses; None if unknown."""
         overlaps: list[int | None] = []
         for step in self.steps:
             if step.export:

@@ -1,4 +1,4 @@
-"""Stage `ensemble`: compares the held-out loss of several models' mean prediction with the loss of single models."""
+"""Defines the stage `ensemble`, which compares the held-out loss of a mean prediction with losses of single models."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,8 +41,8 @@ class EnsembleRow:
 
     name: str
     role: Role
-    """Role in the comparison: `ensemble`; `best`, the member that is best on the domain; `member`, another member of
-    the ensemble; `base`, the model at model.path; or `other`, another model, such as a student or a weight average."""
+    """Role in the comparison: `ensemble`; `best`, the ensemble's member that is best on the domain; `member`, another
+    member; `base`, the model at model.path; or `other`, another model, such as a student or a weight average."""
     loss: dict[str, Estimate]
     """Held-out loss [nats per predicted token], keyed by text (`domain`, `general`)."""
     change: dict[str, Estimate]
@@ -50,7 +50,7 @@ class EnsembleRow:
     passes: int
     """Number of models that compute a prediction."""
     device_hours: float | None
-    """Device-hours of all training runs that led to the model, each counted once. None if a training run is unknown."""
+    """Device-hours of all training runs that led to the model, each counted once. None if these are not all known."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Ensembled:
     """Result of `MeasureEnsemble`: losses and costs of an ensemble, of its models, and of other models."""
 
     rows: list[EnsembleRow]
-    """The ensemble, its best model on the domain, its remaining members, the other models, and model.path."""
+    """The ensemble, its best member on the domain, its other members, further compared models, and model.path."""
     documents: dict[str, int]
     """Number of held-out documents of each text."""
     loss: Less[float] = 0.0
@@ -113,7 +113,7 @@ def _change(row: EnsembleRow, text: str) -> Cell:
 
 @dataclass(frozen=True, eq=False)
 class MeasureEnsemble(Stage[Ensembled]):
-    """Measures the mean of several models' predictions, and compares it with each model and with other models."""
+    """Measures the loss of several models' mean prediction, and compares it with the losses of single models."""
 
     kind = "ensemble"
 
@@ -123,14 +123,14 @@ class MeasureEnsemble(Stage[Ensembled]):
     labels: tuple[str, ...]
     """Names of the members of the ensemble, followed by the names of the other models."""
     others: tuple[Start, ...]
-    """Other models to compare with. The last model is the model at model.path."""
+    """Other models to compare with. The last one is the model at model.path."""
     singles: tuple[Evaluate, ...]
     """Measurements of the members, followed by the measurements of the other models."""
     corpora: Mapping[str, Stage[Prepared]]
-    """Texts to measure on, keyed by name: `domain` first."""
+    """Texts to measure on, keyed by name. The first text is `domain`."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the models, and the settings for computing intervals. The measurements of the models are inputs."""
+        """Returns the models, and the settings for computing intervals. Measurements of the models are input stages."""
         return {
             "members": [start.digest for start in self.members],
             "labels": list(self.labels),

@@ -1,4 +1,4 @@
-"""Stage `export` writes the adapted model, and compares its losses on held-out text before and after training."""
+"""Defines the stage `export`, which writes the adapted model, and compares its losses before and after training."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -91,20 +91,20 @@ class Adapted(Trained, OneModel):
     retrieval: RetrievalChange | None = None
     """Retrieval with the model's sentence vectors before and after training. None without `retrieval.pairs`."""
     phases: list[PhaseFigures] = field(default_factory=list)
-    """Phases of the training in their order. Empty for a run without phases."""
+    """Phases of the training run, in order. Empty for a run without phases."""
     trains_vectors: bool = False
-    """Whether the objective trained sentence vectors. In this case, the held-out loss does not judge the training."""
+    """Whether the objective trained sentence vectors. If so, the verdict does not use the held-out loss."""
     choice: ChosenStep | None = None
-    """The step whose model was chosen, with `training.keep: best`. None otherwise."""
+    """The step whose model is exported, if `training.keep` is `best`. None otherwise."""
     random_parts: str = ""
-    """Parts of the model that began with random weights, such as `a random head`. Empty if no part did."""
+    """Parts of the model that began with random weights, such as `a random head`. Empty if there are none."""
     handed: list[HandedOver] = field(default_factory=list)
     """Files that were written for each library and format in `export.kinds`."""
     benchmarks: BenchmarksCompared | None = None
     """Scores on standard tasks before and after training. None without `harness.tasks`, `mteb.tasks` and `mteb.own`."""
 
     def verdict(self, name: str = "your domain") -> Verdict:
-        """Returns on which measured texts the model is better than the model that it started from.
+        """Returns on which measured texts the model is better than the initial model.
 
         Args:
             name: name of the domain's text. An objective that trains sentence vectors is judged by retrieval only.
@@ -124,7 +124,7 @@ class Adapted(Trained, OneModel):
         return Verdict(effects, start, lack=lack or NOT_MEASURED, fix=fix)
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows the verdict, the losses, guesses of hidden words, the cost, and the model."""
+        """Shows the verdict, the losses, the model's guesses of hidden words, the cost, and the model's folder."""
         faults = [FindingBlock("warning", fault, "warning") for fault in self.text_faults]
         if skipped := skipped_steps(asdict(self)):
             faults.append(FindingBlock("warning", f"{skipped}.", "warning"))
@@ -211,7 +211,7 @@ class Adapted(Trained, OneModel):
         return f"Training: {', '.join(parts)}."
 
     def _device_time(self) -> list[str]:
-        """Describes how long the devices were held, which share of this time was useful, and what took the rest."""
+        """Describes how long devices were reserved, the useful share of this time, and what took the remaining time."""
         held = held_time_of(self)
         if held is None:
             return [f"{duration(self.device_seconds)} of device time"]
@@ -221,7 +221,7 @@ class Adapted(Trained, OneModel):
 
 
 def phases_table(phases: Sequence[PhaseFigures], domain: str) -> Table:
-    """Makes a table with a row per finished phase of a training.
+    """Makes a table with a row per finished phase of a training run.
 
     Args:
         phases: the phases in their order.
@@ -300,7 +300,7 @@ def between_phases(
     The result is empty for a run without phases.
 
     Args:
-        context: context of the training.
+        context: context of the training stage.
         training: training stage of the last phase.
         measured: texts to measure, by name.
         domains: domain of each text, for models with separate parameters per domain.
@@ -323,14 +323,14 @@ class Export(Stage[Adapted]):
     name: str
     config: Config
     domain: Stage[Prepared]
-    """Prepared text on whose held-out documents losses are measured. The model was also trained on it if `text` is
-    None."""
+    """Prepared text with the held-out documents on which losses are measured. If `text` is None, the model was trained
+    on this text."""
     general: Prepare | None
     text: Stage[Prepared] | None
     """Text of tasks that TAPT trained on. None if the model was trained on `domain`."""
     training: Train
-    """Training stage that made the model. This field comes after the fields with texts, so that the stages of all texts
-    run before the training, and problems of the data are found early."""
+    """Training stage that made the model. The fields with texts precede this field, so that the stages of all texts run
+    before the training, and problems of the data are found early."""
     before: Evaluate
     after: Evaluate
     is_transductive: bool
@@ -349,7 +349,7 @@ class Export(Stage[Adapted]):
     """Scores on standard tasks before and after the training. None if no task is configured."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the settings of intervals, vectors, card and kinds, and whether the model is transductive."""
+        """Returns the settings for intervals, vectors, model card and `export.kinds`, and `is_transductive`."""
         transductive = {"transductive": True} if self.is_transductive else {}
         samples = {"bootstrap_samples": self.config.evaluation.bootstrap_samples}
         export, split = self.config.export, self.labelled
@@ -437,7 +437,7 @@ class Export(Stage[Adapted]):
         return " and ".join(filter(None, ["a random head" if model.head == "new" else "", layers]))
 
     def _fix(self, done: Done) -> str:
-        """Returns advice on what to change if the training made the model worse on its own text."""
+        """Returns advice on what to change if training made the model worse on the text that it was trained on."""
         if trained_pooling(self.config):
             return "The objective trains sentence vectors and not this loss, so judge it by retrieval (retrieval.pairs)"
         reports = [
@@ -453,13 +453,13 @@ class Export(Stage[Adapted]):
         for stage, trained, evaluation in zip(stages, trainings, evaluations, strict=True):
             losses = {name: text.loss for name, text in done[evaluation].result.texts.items()}
             rows = sum(share.rows for share in (trained.sources or {}).values()) // max(trained.steps - steps, 1)
-            batch = rows or stage.config.training.global_batch_size  # the record of a streamed text has no rows
+            batch = rows or stage.config.training.global_batch_size  # rows is 0 for streamed text
             found.append(stage.figures(trained.steps - steps, trained.tokens - tokens, batch, losses))
             steps, tokens = trained.steps, trained.tokens
         return found
 
     def _labelled(self) -> LabelledText | None:
-        """Reads the examples for kinds that learn the user's task.
+        """Reads the examples for kinds of exports that learn the user's task.
 
         Raises:
             ConfigError, DataError, StorageError: files cannot be read, or have changed since they were listed.

@@ -1,6 +1,7 @@
-"""Stages `task`, `finetune` and `scores`: a labelled task, a model fine-tuned on it, and scores over all seeds.
+"""Defines the stages `task`, `finetune` and `scores`.
 
-`task` reads, checks and tokenizes the task, and looks for texts that occur in several splits.
+`task` reads, checks and tokenizes a labelled task, and looks for texts that occur in several splits. `finetune` trains
+a model on the task with one seed. `scores` computes statistics over all seeds.
 """
 
 from collections.abc import Mapping
@@ -49,7 +50,7 @@ class TaskPrepared:
     unusable: dict[str, dict[str, int]]
     """Number of excluded records of each split, keyed by reason."""
     vanished_words: dict[str, int]
-    """Number of labelled words without a token, for tasks of kind `tokens`."""
+    """Number of labelled words for which the tokenizer yields no token, for tasks of kind `tokens`."""
     labels: dict[str, dict[str, int]]
     """Number of occurrences of each label in each split."""
     unseen_classes: list[str]
@@ -63,7 +64,7 @@ class TaskPrepared:
     leaks: dict[str, int]
     """Number of examples whose text also occurs in another split, keyed by the splits, such as `dev_in_train`."""
     label_warnings: list[str] = field(default_factory=list)
-    """Warnings about the labels that matter for reading the scores, with positions; see `adapt.task.labels`."""
+    """Warnings about labels that may be a mistake, with file and line of an example; see `adapt.task.labels`."""
     text_faults: list[str] = field(default_factory=list)
     """Problems of the tokenizer with the train texts. Each entry also says what to do."""
 
@@ -89,8 +90,8 @@ class PrepareTask(Stage[TaskPrepared]):
         """Writes the tokenized splits.
 
         Raises:
-            ConfigError, DataError, ModelError, StorageError: for the reasons given at
-                `adapt.task.prepare_task.prepare_task`; or files have changed since they were listed.
+            ConfigError, DataError, ModelError, StorageError: in the cases listed at
+                `adapt.task.prepare_task.prepare_task`, or if files have changed since they were listed.
         """
         prepared = prepare_task(self.task, self.tokens.made(done).pretrained, folder)
         for split in self.splits:
@@ -99,10 +100,10 @@ class PrepareTask(Stage[TaskPrepared]):
 
 
 def task_of(context: Context, task: TaskConfig) -> PrepareTask:
-    """Returns the stage of a task, after checking the beginning of each of its files.
+    """Returns the stage that prepares a task, after checking the first records of each of its files.
 
     Raises:
-        ConfigError, DataError, StorageError: for the reasons given at `adapt.task.prepare_task.check_task`.
+        ConfigError, DataError, StorageError: in the cases listed at `adapt.task.prepare_task.check_task`.
     """
     check_task(task)
     splits = tuple(TaskSplit.of(task, split, context.digests) for split in ("train", "dev", "test"))
@@ -124,8 +125,8 @@ class Finetuned:
     """Name of the metric of `score`."""
     score: More[float]
     score_without_leaks: More[float | None]
-    """Score on the test examples whose text does not occur in train. None if no test text, or every test text,
-    occurs in train."""
+    """Score on the test examples whose text does not occur in train. None if no test text or all test
+    texts occur in train."""
     examples: int
     """Number of examples of the test split."""
     examples_without_leaks: int
@@ -183,7 +184,7 @@ class Finetune(Stage[Finetuned]):
 
     name: str
     config: Config
-    """Configuration whose `task` is the task to learn."""
+    """Configuration of the run. Its field `task` is the task to learn."""
     start: Start
     task: PrepareTask
     seed: int
@@ -195,7 +196,7 @@ class Finetune(Stage[Finetuned]):
         Args:
           context: context of the job.
           seed: seed of the classifier, the order of examples, and dropout.
-          task: stage that prepares the task. None creates this stage.
+          task: stage that prepares the task. If None, this stage is created.
         """
         config = context.config
         if config.finetune.domain and context.start.training is None:
@@ -210,7 +211,7 @@ class Finetune(Stage[Finetuned]):
             "attention_dropout": self.config.model.attention_dropout,
             "finetune": what(finetune),
             **({"domain": finetune.domain} if finetune.domain else {}),
-            # enters the key only if it is true, so that keys of older results stay valid
+            # is in the key only if true, so that keys of older results stay valid
             **({"save_model": True} if finetune.save_model else {}),
             "seed": self.seed,
             **deciding(*PACKAGES.get(finetune.mode, ())),
@@ -228,7 +229,7 @@ class Finetune(Stage[Finetuned]):
 
     def refuse_early(self) -> None:
         """Checks that the model can be loaded."""
-        if is_detector(self.start.pretrained.model):  # a discriminator is fine-tuned without its head
+        if is_detector(self.start.pretrained.model):  # discriminators are fine-tuned without their head
             check_weights(self.start.pretrained.model)
         else:
             check_model(self.start, None)
@@ -266,11 +267,11 @@ class Scored:
     degenerate: Less[int]
     """Number of seeds for which the model predicts only one class."""
     without_leaks: Spread | None
-    """Scores on the test examples whose text does not occur in train. None if no test text, or every test text,
-    occurs in train."""
+    """Scores on the test examples whose text does not occur in train. None if no test text or all test
+    texts occur in train."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows the mean score in a sentence, then mean, standard deviation, interval, and the score of each seed."""
+        """Shows a sentence on the mean score, then mean, standard deviation, interval and the score of each seed."""
         header = ["test examples", "mean", "standard deviation", "95% interval", "score of each seed"]
         scores = "  ".join(in_points(score) for score in self.scores.values())
         own = Spread(self.mean, self.deviation, self.low, self.high, self.seeds)
@@ -294,7 +295,7 @@ class Scored:
         return [*blocks, TextBlock(f"Fine-tuning took {duration(record.cost['device_seconds'])} of device time.")]
 
     def verdict(self) -> Verdict:
-        """Returns whether the model is better than always answering the most frequent class, over seeds."""
+        """Returns whether the model scores higher over the seeds than always answering the most frequent class."""
         low, high = (None if end is None else end - self.majority_score for end in (self.low, self.high))
         return Verdict({"test": effect(low, high, higher_is_better=True)}, "always answering the most frequent class")
 

@@ -1,6 +1,6 @@
-"""Stages `generate` and `synthesize` generate text with a model. Stage `filter` drops a part of the generated text.
+"""Defines the stages that generate text (`generate`, `synthesize`) and that drop unsuitable generated text (`filter`).
 
-The stages are separate, so that the text is not generated again if only the filters or evaluation sets change.
+Filtering is a separate stage, so that the text is not generated again if only the filters or evaluation sets change.
 """
 
 from collections.abc import Mapping
@@ -56,14 +56,14 @@ class Generate(Stage[GeneratedTexts]):
     config: Config
     way: Literal["decoder", "gibbs"]
     start: Start
-    """The model."""
+    """Model that generates the text."""
     tokenizer: str
     """Digest of the tokenizer's files."""
     prompts: Files | None
     """Texts whose first tokens are used as prompts. If None, every prompt is only the start token."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model, the settings of section `generate` that this way of generating uses, and the seed."""
+        """Returns the model, the settings in section `generate` that this generation method uses, and the seed."""
         used = ["tokens", "temperatures", "top_p", "min_length", "max_length", "seed"]
         used += ["sweeps", "masked_fraction"] if self.way == "gibbs" else []
         used += ["prompt_field", "prompt_tokens"] if self.prompts else []
@@ -77,7 +77,7 @@ class Generate(Stage[GeneratedTexts]):
         }
 
     def refuse_early(self) -> None:
-        """Loads the tokenizer, so that a tokenizer that cannot be loaded is refused before any computation."""
+        """Loads the tokenizer, so that an error in loading it is raised before any computation."""
         if self.start.vocabulary is None:
             field = "generate.generator" if self.config.mixture.replay_kind == "decoder" else "model.path"
             load_generators_tokenizer(self.start.pretrained, field)
@@ -122,7 +122,7 @@ class Synthesize(Stage[GeneratedTexts]):
     name: str
     config: Config
     files: Files
-    """The source."""
+    """The source whose documents are rewritten."""
     dedup: Dedup | None
     """Stage that lists the duplicates to exclude. None without deduplication."""
     place: int
@@ -132,9 +132,9 @@ class Synthesize(Stage[GeneratedTexts]):
     """Digest of the generator's files."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the generator, the settings of section `synthesize`, the prompts, and how to read the source."""
+        """Returns the generator, the settings in `synthesize`, the prompts, and the settings for reading the source."""
         section = what(self.config.synthesize)
-        del section["cleaning"]  # left out, because only the stage `filter` uses this setting
+        del section["cleaning"]  # only the stage `filter` uses this setting
         formats = [
             {"before": each.before, "after": each.after, "pairs": each.pairs, "name": each.name}
             for each in formats_of(self.config.synthesize)
@@ -190,7 +190,7 @@ class Synthesize(Stage[GeneratedTexts]):
 
 
 def _generated(name: str, figures: Any, config: Config) -> Outcome[GeneratedTexts]:
-    """Returns the outcome of a stage that generated text, and logs its figures."""
+    """Returns the outcome of a stage that generated text, and logs numbers of texts and tokens."""
     speed = figures.tokens / max(figures.seconds, 1e-9)
     log(f"{name}: {figures.texts:,} texts of {figures.tokens:,} tokens, {speed:,.0f} tokens per second and device")
     result = GeneratedTexts(figures.texts, figures.tokens, figures.cut, round(speed, 1))
@@ -219,26 +219,26 @@ class FilteredTexts:
 
 @dataclass(frozen=True, eq=False)
 class FilterTexts(Stage[FilteredTexts]):
-    """Drops generated texts by cleaning blocks, near copies, evaluation texts, and measured texts."""
+    """Drops generated texts that fail the cleaning, are near copies, or contain evaluation or measured texts."""
 
     kind = "filter"
 
     name: str
     config: Config
     section: GenerateConfig | SynthesizeConfig
-    """Section that has the cleaning steps."""
+    """Section of the configuration that has the cleaning steps."""
     generated: Stage[GeneratedTexts]
     unseen: TaskTexts | None
-    """Texts of task splits that the text must not contain."""
+    """Texts of task splits, such as test, that generated texts must not contain."""
     measured: tuple[Stage[Prepared], ...]
-    """Stages with held-out text on which models are measured. Generated texts that equal such a document, or were made
-    from such a document, are dropped."""
+    """Stages with held-out text on which models are measured. A generated text is dropped if it equals a held-out
+    document or was generated from one."""
     before: tuple[Files, ...]
-    """Measured text whose near copies are dropped."""
+    """Text on which losses are measured. Generated texts that are near copies of its documents are dropped."""
 
     @property
     def corpus(self) -> CorpusConfig:
-        """Configuration by which the generated text is read, cleaned and compared."""
+        """Corpus settings with which the generated text is read, cleaned and compared."""
         corpus = self.config.corpus
         return replace(
             corpus,
@@ -292,7 +292,7 @@ class FilterTexts(Stage[FilteredTexts]):
 
 
 def cleaning_of(section: GenerateConfig | SynthesizeConfig, corpus: CorpusConfig) -> list[str | dict[str, Any]]:
-    """Returns the cleaning steps for generated text: the section's own steps, else the corpus's and `repetition`."""
+    """Returns the cleaning steps for generated text: those of `section`, or else those of `corpus` and `repetition`."""
     if section.cleaning is not None:
         return section.cleaning
     names = [step if isinstance(step, str) else next(iter(step), "") for step in corpus.cleaning]

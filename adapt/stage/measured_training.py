@@ -1,6 +1,6 @@
-"""Plans what is measured during a training run: checks before the start, the measures, and the texts to measure.
+"""Checks and plans what is measured during a training run, and on which texts.
 
-A new kind of measure is added in `measures_of`, and the names of its figures in `metrics_of`.
+To add a kind of measurement, extend `measures_of`, and add the names of its metrics to `metrics_of`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ class Watched:
     """What is measured during a training run."""
 
     measures: "tuple[PointMeasure, ...]" = ()
-    """The measures, which all run at the same points. Empty if nothing is measured."""
+    """The measurements. All of them run after the same training steps. Empty if nothing is measured."""
     sampling: Sampling | None = None
     """How often and on how many documents losses are measured."""
 
@@ -53,7 +53,7 @@ class Watched:
 
 
 def metrics_of(config: Config, texts: Mapping[str, Stage[Any]]) -> dict[str, str]:
-    """Returns the names of the figures that rules may judge. The value says how to measure a missing figure."""
+    """Returns the metrics that `training.stop` and `training.keep` may use, with advice for those that are missing."""
     missing = "" if config.evaluation.probe else "set evaluation.probe to knn or linear"
     tasks = {f"{task.name}.{DEV}{metric_of_task(task)}": missing for task in _tasks(config)}
     return {**loss_metrics(texts), **tasks}
@@ -65,11 +65,11 @@ def _tasks(config: Config) -> list[TaskConfig]:
 
 
 def probed_tasks(context: Context) -> dict[str, Stage[Any]]:
-    """Returns the stages that prepare the tasks of the probes, keyed by prefixed name. Empty if no probe is configured.
+    """Returns the stages that prepare the tasks for probes, keyed by prefixed name. Empty if no probe is configured.
 
     Raises:
-        ConfigError: there is no task, nothing is measured while the model trains, a task is of another kind, or dev has
-            fewer than two classes.
+        ConfigError: a probe is configured, but there is no task, nothing is measured while the model trains, a task has
+            word-level labels, or train or dev has fewer than two classes.
     """
     config, evaluation = context.config, context.config.evaluation
     if not evaluation.probe:
@@ -100,7 +100,7 @@ def probed_tasks(context: Context) -> dict[str, Stage[Any]]:
 
 
 def judged_what(config: Config) -> dict[str, Any]:
-    """Returns the settings of measurements that decide when a training run ends. They enter the key of the stage."""
+    """Returns the settings of measurements that can end a training run. They are part of the stage's key."""
     evaluation = config.evaluation
     names = ["interval_steps", "share", "max_documents", "max_tokens", "sequence_length"]
     probe = {"neighbours": config.comparison.neighbours, **deciding("scikit-learn")} if evaluation.probe else {}
@@ -109,10 +109,10 @@ def judged_what(config: Config) -> dict[str, Any]:
 
 
 def rules_so_far(config: Config, before: Sequence[str], order: Sequence[str]) -> Config:
-    """Returns the configuration without rules that judge losses on domains which are not learnt yet.
+    """Returns the configuration without those rules of `training.stop` that use losses on domains not learnt yet.
 
     Args:
-        config: configuration of a domain's training.
+        config: configuration of the training on one domain.
         before: the domains that were learnt before.
         order: all domains of the sequence.
     """
@@ -137,15 +137,15 @@ def measures_of(
     """Returns what is measured during a training run, and logs the cost of the measurements.
 
     Args:
-        name: name of the training.
-        part: steps of the training.
+        name: name of the training run.
+        part: steps of the training run.
         texts: texts to measure; empty if nothing is measured.
         done: finished stages.
         size: dimensions of the model; None if they are not known.
         is_phase: whether this is only one phase of a training run.
 
     Raises:
-        ConfigError: the training is too short for the settings, or a text that a rule needs has no held-out document.
+        ConfigError: the training run is too short for the settings, or a rule needs a text without held-out documents.
     """
     config = part.config
     asked = config.evaluation.interval_steps

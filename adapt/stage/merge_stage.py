@@ -1,4 +1,4 @@
-"""Stage `merge` computes models from other models without training."""
+"""Defines the stage `merge`, which merges the weights of several models without training."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -32,8 +32,8 @@ class Merged:
 
     kind: str
     shares: dict[str, str]
-    """Folder of each merged model, relative to the stage's folder and keyed by share (see `merge.shares`). A single
-    model is in `.`."""
+    """Folder of each merged model, relative to the stage's folder and keyed by its share (`merge.shares`). If there is
+    only one model, its folder is `.`."""
     weights: list[float]
     density: float | None
     tensors: int
@@ -41,10 +41,10 @@ class Merged:
     transductive: bool
     """Whether one of the models was trained on the text of dev and test."""
     new_tokens: int = 0
-    """Number of tokens of the merged models that the base lacks."""
+    """Number of tokens that the merged models have and the base lacks."""
 
     def models_made(self, record: Record) -> dict[str, Path]:
-        """Returns the folder of each merged model, keyed by share. A single model is keyed by an empty name."""
+        """Returns the folder of each merged model, keyed by share. If there is only one, its key is an empty string."""
         folders = {share: record.path / folder for share, folder in self.shares.items()}
         return folders if len(folders) > 1 else {"": next(iter(folders.values()))}
 
@@ -97,7 +97,7 @@ class Merge(Stage[Merged]):
 
     @property
     def tokens(self) -> Start:
-        """The model from which the result gets its tokens and shape."""
+        """The model from which the result gets its vocabulary and dimensions."""
         return self.start if self.extended is None else self.models[self.extended]
 
     @property
@@ -107,7 +107,7 @@ class Merge(Stage[Merged]):
         return {share: f"share-{share:g}" for share in shares} if len(shares) > 1 else {shares[0]: "."}
 
     def what(self) -> Mapping[str, Any]:
-        """Returns kind, shares, weights, and digests of existing models. Stages that make other models are inputs."""
+        """Returns kind, shares, weights, and digests of models on disk. Stages that make the others are inputs."""
         merging = self.merging
         return {
             "merge": merging.kind,
@@ -128,7 +128,7 @@ class Merge(Stage[Merged]):
         from adapt.merge import streamed_merge  # imported here, because it loads torch
 
         base, models = self.start.made(done), [model.made(done) for model in self.models]
-        # repeated, because stages of this chain may have made models after the first check
+        # checked again, as stages of this chain may have made models since the first check
         tokens = check_alike(base, models)
         targets = {share: folder / name for share, name in self.folders.items()}
         for target in targets.values():
@@ -154,7 +154,7 @@ class Merge(Stage[Merged]):
         return Outcome(Merged(merging.kind, shares, list(merging.weights), merging.density, tensors, knows, number))
 
     def _facts(self, share: float, base: Pretrained, models: list[Pretrained], new_tokens: int) -> "MergeFacts":
-        """Returns the facts for the card of the model that was merged with this share."""
+        """Returns the entries of the model card for the model that was merged with this share."""
         merging = self.merging
         weights = [f"{weight:.4g}" for weight in merging.weights] or [""] * len(models)
         known = {"kind": merging.kind, "share": share, "density": merging.density, "new tokens": new_tokens or None}
@@ -178,7 +178,7 @@ class Merge(Stage[Merged]):
 
 
 def merged_from(context: Context, path: str) -> Start:
-    """Returns the model with this path: a model that the chain makes, a folder or id of a model, or a checkpoint.
+    """Returns the model that `path` names: a stage of the chain, a folder or id of a model, or a checkpoint.
 
     Raises:
       ModelError: there is no such model, or the model is a checkpoint that cannot be used.
@@ -195,15 +195,15 @@ def merged_from(context: Context, path: str) -> Start:
 
 
 def check_alike(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | None:
-    """Checks the settings and tokenizers of models, to find out whether they can be merged with a base.
+    """Checks the settings and tokenizers of models, to decide whether the models can be merged with a base.
 
     Returns:
-      Tokens of the models that the base lacks. None if there are no such tokens.
+      Tokens that some models have and the base lacks. None if there are no such tokens.
 
     Raises:
-      ModelError: the models differ. The message names the difference.
+      ModelError: the models differ in a way that prevents merging. The message names the difference.
     """
-    # leaves out checkpoints (by comparing the base with itself), because their tensors are checked later
+    # compares the base with itself in place of a checkpoint, because its tensors are checked later
     comparable = [base if is_checkpoint(model.model) else model for model in models]
     for model in comparable:
         if model != base:
@@ -212,7 +212,7 @@ def check_alike(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | N
 
 
 def _knows(model: Pretrained) -> bool:
-    """Returns whether a model is a checkpoint of a training run on the text of dev and test."""
+    """Returns whether a model is a checkpoint of a training run that used the text of dev and test."""
     record = training_of(model.model) if is_checkpoint(model.model) else None
     return bool(record and record.metrics.get("transductive"))
 

@@ -1,12 +1,12 @@
-"""Stages that measure models, texts and tasks.
+"""Defines the stages that measure models, texts and tasks.
 
-- `evaluate`: the loss of a model. All models are measured on the same documents and masks.
-- `perplexity`: the pseudo-perplexity of a model.
-- `neighbours`: how often a text's nearest neighbours have the same label as the text.
-- `retrieval`: how well sentence vectors find relevant texts.
-- `compare`: compares several models (Don't Stop Pretraining, table 12).
-- `similarity`: compares several domains by their words and losses (section 3.1).
-- `evidence`: samples of texts and tasks, for advice on what to run.
+- `evaluate` measures the loss of a model. All models are measured on the same documents and masks.
+- `perplexity` measures the pseudo-perplexity of a model.
+- `neighbours` measures how often a text's nearest neighbours have the same label as the text.
+- `retrieval` measures how well sentence vectors find relevant texts.
+- `compare` compares several models (Don't Stop Pretraining, table 12).
+- `similarity` compares several domains by their words and losses (Don't Stop Pretraining, section 3.1).
+- `evidence` measures samples of texts and tasks, for the advice of the job advise.
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ PERPLEXITY_DOCUMENTS = 100
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Result of `Evaluate`. `losses.json` contains losses per document, and `examples.json` guesses of hidden words."""
+    """Result of `Evaluate`. `losses.json` has losses per document, and `examples.json` has guesses of hidden words."""
 
     texts: dict[str, TextLoss]
     """Losses of the model on each corpus, keyed by the corpus's name."""
@@ -65,7 +65,7 @@ class Evaluate(Stage[Evaluated]):
     start: Start
     """Model to measure."""
     corpora: Mapping[str, Stage[Prepared]]
-    """Corpora to measure on, keyed by name. Sentences with a hidden word come from the first corpus."""
+    """Corpora to measure on, keyed by name. The example sentences with a hidden word come from the first corpus."""
     domains: Mapping[str, str] = field(default_factory=dict)
     """Domain of each corpus, keyed by the corpus's name, for models with separate parameters per domain."""
 
@@ -77,7 +77,7 @@ class Evaluate(Stage[Evaluated]):
         corpora: Mapping[str, Stage[Prepared]],
         domains: Mapping[str, str] | None = None,
     ) -> "Evaluate":
-        """Creates the evaluation of the context's model.
+        """Creates the stage that evaluates the context's model.
 
         Args:
           context: context of the job.
@@ -142,7 +142,7 @@ class Perplexity(Stage[Perplexities]):
 
     @classmethod
     def of(cls, context: Context, label: str, corpora: Mapping[str, Stage[Prepared]]) -> "Perplexity":
-        """Creates the measurement of the context's model, which is called `label` in the name of the stage's folder."""
+        """Creates the stage that measures the context's model. The name of the stage's folder contains `label`."""
         return cls(f"{context.config.name}-{label}", context.config, context.start, corpora)
 
     def what(self) -> Mapping[str, Any]:
@@ -187,11 +187,11 @@ class Neighbours(Stage[Voted]):
 
     @classmethod
     def of(cls, context: Context, label: str, tasks: Mapping[str, PrepareTask]) -> "Neighbours":
-        """Creates the measurement of the context's model, which is called `label` in the name of the stage's folder."""
+        """Creates the stage that measures the context's model. The name of the stage's folder contains `label`."""
         return cls(f"{context.config.name}-{label}", context.config, context.start, tasks)
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model, the length of texts, and the number of neighbours that vote."""
+        """Returns the model, the largest length of texts, and the number of neighbours that vote."""
         config = self.config
         return {
             **measured_model(config, self.start),
@@ -319,8 +319,8 @@ class Compare(Stage[ModelsCompared]):
 
     name: str
     models: Mapping[str, ModelMeasured]
-    """Measurements of each model, keyed by the model's name. All models are measured on the same corpora, each with its
-    own tokenizer."""
+    """Stages that measure each model, keyed by the model's name. All models are measured on the same corpora, each with
+    its own tokenizer."""
     bootstrap_samples: int
     unit: Unit = "token"
     """Unit of the losses: per token, or per byte for models with different tokenizers."""
@@ -342,7 +342,7 @@ class Compare(Stage[ModelsCompared]):
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[ModelsCompared]:
-        """Writes the matrix of losses and its picture.
+        """Writes the matrix of losses, with a row per model and a column per domain, and a plot of it.
 
         Raises:
             DataError: a domain has no held-out text.
@@ -405,7 +405,7 @@ class Similarity(Stage[Similar]):
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[Similar]:
-        """Writes the matrices of similarity and their picture."""
+        """Writes the matrices of similarity between domains, and a plot of them."""
         from adapt.evaluate.model_matrix import compare_domains
 
         corpora = {name: done[text].path for name, text in self.corpora.items()}
@@ -417,10 +417,10 @@ class Similarity(Stage[Similar]):
 
 @dataclass(frozen=True, eq=False)
 class Look(Stage[Evidence]):
-    """Measures raw texts and tasks with a model, to advise on what to run."""
+    """Measures samples of texts and tasks with a model, as evidence for the advice on which job to run."""
 
     kind = "evidence"
-    version = 3  # since version 3, samples leave out the texts of evaluation sets
+    version = 3  # since version 3, samples exclude the texts of evaluation sets
     takes = ONE_CPU
 
     name: str
@@ -429,7 +429,7 @@ class Look(Stage[Evidence]):
     """Model with which the texts are measured."""
     tokens: Tokens
     texts: Mapping[str, tuple[Files, ...]]
-    """Sources of each text that is configured. The keys are `corpus`, `general`, `pool` and `candidates`."""
+    """Sources of each configured text. Possible keys are `corpus`, `general`, `pool` and `candidates`."""
     tasks: Mapping[str, PrepareTask]
 
     def what(self) -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
 """Checks storage, weights and settings before a job starts its first stage.
 
-Other checks are in the modules of the code that needs them.
+Further checks are in the modules whose code depends on them.
 """
 
 import math
@@ -85,8 +85,8 @@ def space_needed(folder: Path, model: Path, keep_checkpoints: int, copies: int =
     """Returns the disk space that a training run will use [bytes].
 
     The first number is for files that remain, and the second for files that are deleted later. A checkpoint holds the
-    weights and AdamW's two moments, all in fp32 like the model. During training, there are one more checkpoint and a
-    copy of the weights, even if no checkpoint is kept.
+    weights and AdamW's two moments, all in fp32 like the model. During training, the disk also holds one more
+    checkpoint (two if none is kept) and a copy of the weights.
 
     Args:
       folder: folder of the training stage, which may contain checkpoints of an interrupted run.
@@ -107,10 +107,10 @@ def space_needed(folder: Path, model: Path, keep_checkpoints: int, copies: int =
 
 
 def check_precision(config: Config) -> None:
-    """Checks that the devices support the configured precision. The workers check this if the devices are not known.
+    """Checks that the devices support the configured precision. If devices are not known yet, the workers check this.
 
     Raises:
-        ConfigError: the setting cannot work. The message names the field.
+        ConfigError: the devices do not support the precision. The message names the field.
     """
     precision, resources = config.training.precision, config.resources
     is_here = address_of(resources) is None
@@ -140,7 +140,7 @@ def check_start(config: Config, start: Start) -> None:
 
 
 def way_of_documents(config: Config, start: Start) -> Way | None:
-    """Returns how a model computes documents as rows (`adapt.model.architecture.Way`).
+    """Returns how a model that does not accept packed documents reads them as rows (`adapt.model.architecture.Way`).
 
     Returns None if the model accepts packed documents, or if this is only known when the model is loaded.
 
@@ -153,7 +153,7 @@ def way_of_documents(config: Config, start: Start) -> Way | None:
 
 
 def _causal(config: Config) -> bool | None:
-    """Returns whether a model must predict next tokens; None accepts the objective that the model was made for."""
+    """Returns whether a model must predict next tokens, or None if both kinds of models are accepted."""
     return None if predicts_shifted(config.objective) else config.objective.kind == "causal"
 
 
@@ -205,8 +205,8 @@ def check_generator(config: Config, pretrained: Pretrained) -> None:
 def check_model(start: Start, causal: bool | None, only_earlier: bool = False) -> None:
     """Checks that a model can be loaded and trained.
 
-    First reads the headers of the weights. Then builds the architecture without weights, and logs if it does not
-    accept packed documents. Nothing is built for architectures with known layers, because they accept such documents.
+    First reads the headers of the weights. Then builds the architecture without weights, and logs if the architecture
+    does not accept packed documents. Architectures with known layers accept them, so these are not built.
 
     Args:
         start: the model. A model that gets a new head may lack a head.
@@ -268,7 +268,7 @@ def check_memory(
 ) -> None:
     """Checks that a training run fits in the memory of its devices. Needs a connection to Ray.
 
-    If the model's dimensions or the devices are not known, nothing is checked, and this is logged.
+    If the model's dimensions or the devices are not known, the function only logs that it checks nothing.
 
     Args:
       config: configuration of the job.
@@ -344,7 +344,7 @@ def _has_other_nodes() -> bool:
 
 
 _DISKS = {"storage.cache": "a disk of each node"}
-"""Fields whose folder is not shared between nodes, with the location of the folder."""
+"""Fields that name a folder which nodes do not share, with a description of where the folder is."""
 
 
 def check_absolute(config: Config) -> None:

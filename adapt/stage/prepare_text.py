@@ -1,4 +1,4 @@
-"""Stage `prepare` tokenizes text into shards. The text comes from files, from another stage, or from other shards."""
+"""Defines the stage `prepare`, which tokenizes text into shards. The text comes from files, stages or other shards."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ class Prepared:
     dropped: dict[str, int] | None = None
     """Number of dropped documents, keyed by reason."""
     changed: dict[str, int] | None = None
-    """Number of changes that cleaning blocks made in the kept documents, keyed by the kind that the block names."""
+    """Number of changes that cleaning blocks made in the kept documents, keyed by the block's name for the change."""
     bad: dict[str, int] | None = None
     """Number of unreadable records, keyed by reason."""
     evaluation_texts: dict[str, Any] | None = None
@@ -65,7 +65,7 @@ class Prepare(Stage[Prepared]):
     """Reads, cleans and tokenizes one source, and splits it into training and held-out text."""
 
     kind = "prepare"
-    version = 2  # since version 2, a hash of the normalised text, stored in the shards, decides what is held out
+    version = 2  # since version 2, a hash of the normalised text decides if a document is held out
 
     name: str
     files: Files
@@ -78,15 +78,15 @@ class Prepare(Stage[Prepared]):
     unseen: TaskTexts | None = None
     """Texts of task splits that the source must not contain."""
     measured: tuple[Stage[Prepared], ...] = ()
-    """Stages with held-out text on which models are measured. The source excludes the documents of this text."""
+    """Stages with held-out text on which models are measured. This source excludes the documents of that text."""
     shared_with: str = ""
-    """Configuration field whose text is trained on and is the same as this text. In this case, some documents must be
-    held out for measurement. Empty if there is no such field."""
+    """Configuration field with the same text that is also trained on, if there is one. In this case, the stage fails if
+    no document is held out for measurement. Empty otherwise."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns the settings for reading and tokenizing the source, which enter the stage's key.
 
-        The content of the files enters the key through the input stage `files.listing`, which lists and digests them.
+        The key also depends on the content of the files, because `files.listing` is an input stage that digests them.
         """
         return {
             "corpus": self.files.what(),
@@ -141,7 +141,7 @@ class Streamed:
 
     @classmethod
     def of(cls, text: Prepare) -> "Streamed":
-        """Returns the whole corpus of a stage that prepared only a sample of it."""
+        """Returns the whole corpus of a stage that prepared only a sample of this corpus."""
         return cls(text.files, text.tokens, text.config, text.dedup, text.measured)
 
     def online(self, folder: Path, done: Done) -> "Online":
@@ -190,7 +190,7 @@ AS_IT_IS: dict[str, Any] = {
     "decontaminate": [],
     "deduplicate": "none",
 }
-"""Corpus settings for text that was cleaned before. With these settings, the text is read without changes."""
+"""Corpus settings for text that is already clean. With these settings, the text is read without changes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +198,7 @@ class PrepareTexts(Stage[Prepared]):
     """Tokenizes the text of tasks, or the documents selected from a pool."""
 
     kind = "prepare"
-    version = 2  # because of the same change as in `Prepare`
+    version = 2  # version 2 has the same change as in `Prepare`
 
     name: str
     texts: Stage[Any]
@@ -212,7 +212,7 @@ class PrepareTexts(Stage[Prepared]):
     unseen: TaskTexts | None = None
     """Texts of task splits that the text must not contain."""
     screened: bool = False
-    """Whether documents that contain texts of `corpus.decontaminate` are removed, as is necessary for training text."""
+    """Whether documents that contain texts of `corpus.decontaminate` are removed. Training text needs this."""
 
     @classmethod
     def of(
@@ -230,13 +230,13 @@ class PrepareTexts(Stage[Prepared]):
 
     @property
     def corpus(self) -> CorpusConfig:
-        """Configuration by which the text is read."""
+        """Corpus settings with which the text is read."""
         corpus = replace(self.config.corpus, **FILES, **AS_IT_IS, heldout_fraction=self.heldout_fraction)
         return replace(corpus, decontaminate=self.config.corpus.decontaminate) if self.screened else corpus
 
     def what(self) -> Mapping[str, Any]:
         """Returns the settings for reading and tokenizing the text."""
-        reading = reading_identity(self.corpus, Digests())  # `Digests` computes digests of the files of evaluation sets
+        reading = reading_identity(self.corpus, Digests())  # `Digests` hashes the files of evaluation sets
         return {"corpus": {**reading, "heldout_fraction": self.corpus.heldout_fraction}, **self.tokens.what()}
 
     def run(self, folder: Path, done: Done) -> Outcome[Prepared]:
@@ -255,7 +255,7 @@ class Gather(Stage[Prepared]):
     """Joins the held-out text of several sources."""
 
     kind = "prepare"
-    version = 2  # because of the same change as in `Prepare`
+    version = 2  # version 2 has the same change as in `Prepare`
     takes = NOTHING
 
     name: str

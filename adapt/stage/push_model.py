@@ -1,4 +1,4 @@
-"""Stage `push` sends an exported model to the Hugging Face Hub (`export.push`)."""
+"""Defines the stage `push`, which sends an exported model to the Hugging Face Hub (`export.push`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class Push(Stage[Pushed]):
 
     @classmethod
     def of(cls, context: Context, export: Export | None) -> "Push | None":
-        """Creates the push of an export. Returns None if `export.push` is not set.
+        """Creates the stage that pushes an export. Returns None if `export.push` is not set.
 
         Args:
             context: context of the job.
@@ -67,7 +67,7 @@ class Push(Stage[Pushed]):
         """Checks that there is a token and that the network may be used.
 
         Raises:
-            HubError: for the reasons given at `adapt.handover.push.check_access`.
+            HubError: in the cases listed at `adapt.handover.push.check_access`.
         """
         check_access(self.folder, self.repository)
 

@@ -1,7 +1,8 @@
-"""Stages that select documents from a pool, and compare them with random documents.
+"""Defines the stages that select documents from a pool, and compare the selected documents with random ones.
 
-- `target` collects the text that the documents should resemble.
-- `select` selects the documents. `selection` compares them with random documents.
+- `target` collects the text that the selected documents should resemble.
+- `select` selects the documents.
+- `selection` compares the selected documents with random documents.
 """
 
 import json
@@ -37,7 +38,7 @@ from adapt.support.errors import DataError
 from adapt.terminal.console import log
 
 SAMPLE = 2000
-"""Number of documents of the pool in which markup is searched for."""
+"""Number of documents of the pool that are searched for the target's markup."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class TargetWritten:
 
     texts: int
     markup: list[Mark]
-    """Markup and words that are frequent in the target and rare in the pool. Only the markup was removed."""
+    """Markup and words that are frequent in the target and rare in the pool. Markup was removed, words were not."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,13 +65,13 @@ class Target(Stage[TargetWritten]):
     def what(self) -> Mapping[str, Any]:
         """Returns the settings for reading the files of target and pool.
 
-        The content of the files and the text of tasks enter the key through the input stages.
+        The key also depends on the content of these files and the text of tasks, because they are input stages.
         """
         target = {"target": self.text.reading} if isinstance(self.text, Files) else {}
         return {**target, "pool": self.pool.reading}
 
     def run(self, folder: Path, done: Done) -> Outcome[TargetWritten]:
-        """Removes markup that a sample of the pool lacks from the texts, and writes the texts.
+        """Removes from the target texts markup that a sample of the pool lacks, and writes the texts.
 
         Raises:
             DataError: there is no text, or files have changed since they were listed.
@@ -83,7 +84,7 @@ class Target(Stage[TargetWritten]):
         return Outcome(TargetWritten(len(texts), marks))
 
     def texts(self, done: Done) -> list[str]:
-        """Returns all texts, in order, once the stage has run."""
+        """Returns all target texts, in order. The stage must have finished."""
         return [line["text"] for line in lines_of(done[self].path)]
 
     def _read(self, done: Done) -> list[str]:
@@ -112,7 +113,7 @@ class Selected:
     tokens: int
     """Number of tokens of all documents, including special tokens."""
     pool: int
-    """Number of documents to choose from."""
+    """Number of documents of the pool from which the selection chose."""
     near_copies: int
     """Number of documents that were skipped as near copies of a document with a higher score."""
     passed: list[int]
@@ -129,7 +130,7 @@ class Selected:
 
 @dataclass(frozen=True, eq=False)
 class Select(Stage[Selected]):
-    """Selects documents of a pool up to a budget."""
+    """Selects documents of a pool, up to a budget of documents or tokens."""
 
     kind = "select"
     version = 8  # since version 8, scores depend neither on length nor on the target's markup
@@ -145,13 +146,13 @@ class Select(Stage[Selected]):
     measured: tuple[Stage[Prepared], ...]
     """Stages with held-out text on which models are measured. Documents of this text must not be selected."""
     start: Start | None
-    """Initial model of the job. None if the selection does not read it."""
+    """Initial model of the job. None if the selection does not need this model."""
     others: Mapping[str, Start]
-    """Further models that the selection reads, keyed by path."""
+    """Further models that the selection needs, keyed by path."""
     vectors: VectorStages | None = None
     """Stages that compute the vectors that the selection reads. None if it reads no vectors."""
     like: "Select | None" = None
-    """Another selection. Its number of tokens is the budget of this selection. None if the budget is configured."""
+    """Another selection, whose number of tokens is the budget of this one. None if a budget is configured."""
 
     @property
     def way(self) -> str:
@@ -236,7 +237,7 @@ class Select(Stage[Selected]):
 
 
 def measuring_what(config: Config) -> dict[str, Any]:
-    """Returns the settings, besides the model, that determine losses on texts. They enter the key of a stage."""
+    """Returns the settings that, with the model, determine losses on texts. They are part of a stage's key."""
     return {"objective": measured_what(config), "sequence_length": config.evaluation.sequence_length}
 
 
@@ -252,7 +253,7 @@ def _choose(given: Given, tokens: Tokens, budget: Budget) -> Choice:
 def _check_enough(choice: Choice, documents: int, budget: Budget, is_control: bool) -> None:
     """Checks that the pool filled the budget.
 
-    If the documents are the random control of a comparison, one document suffices.
+    If the documents are the random documents of a comparison, the check requires only one document.
     """
     if choice.is_full or (is_control and choice.taken):
         return
@@ -272,11 +273,11 @@ class Nearness:
     documents: int
     tokens: int
     kl: float | None
-    """KL(target || texts) of hashed n-grams [nats per gram]."""
+    """KL(target || texts) of hashed n-grams [nats per n-gram]."""
     auc: float | None
     """AUC of a classifier that separates the texts from the target, on texts it was not trained on."""
     shared_words: float | None
-    """Share of the most frequent words that texts and target have in common, in equal amounts of text."""
+    """Share of the most frequent words that texts and target share, measured on equal amounts of both."""
     distinct: float
     """Number of different word pairs divided by the number of all word pairs, in equal amounts of text."""
     distance: float | None
@@ -312,16 +313,16 @@ class SelectionJudged:
     selection: Nearness
     """How close the selected documents are to the target."""
     random: Nearness | None
-    """Metrics of random documents with as many tokens. None if the selection itself is random."""
+    """Metrics of random documents with the same number of tokens. None if the selection itself is random."""
     target: Nearness
     """Metrics of the target's own texts."""
     markup: list[str]
     """Warnings about markup and words that are frequent in the target and rare in the pool."""
     kl_reduction: More[float | None]
-    """KL reduction: how much closer the selection is to the target than random documents are [nats per gram]."""
+    """KL reduction: how much closer the selection is to the target than random documents are [nats per n-gram]."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows what was selected, how close it is to the target compared with random documents, and examples."""
+        """Shows the size of the selection, its closeness to the target compared with random documents, and examples."""
         judged = {f"selected ({self.way})": self.selection, "random": self.random, "target": self.target}
         warned = [FindingBlock("Markup", line, "warning") for line in self.markup]
         blocks: list[Block] = [
@@ -383,7 +384,7 @@ def nearness_table(judged: Mapping[str, Nearness]) -> Table:
 
 
 def example_table(title: str, folder: Path) -> Table | None:
-    """Makes a table of selected documents, each with the most similar text of the target.
+    """Makes a table of some selected documents, each next to the most similar text of the target.
 
     Returns None if the folder has no file of examples.
     """
@@ -471,7 +472,7 @@ class JudgeSelection(Stage[SelectionJudged]):
 
 
 def _reduction(random: Nearness | None, selection: Nearness) -> float | None:
-    """Returns the KL reduction: how much closer to the target the selection is than random text [nats per gram]."""
+    """Returns the KL reduction: how much closer to the target the selection is than random text [nats per n-gram]."""
     if random is None or random.kl is None or selection.kl is None:
         return None
     return random.kl - selection.kl

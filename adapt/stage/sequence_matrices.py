@@ -18,7 +18,7 @@ from adapt.stage.model_evaluation import Evaluate
 from adapt.stage.train import Train
 
 GENERAL: Final = "general"
-"""Name of the column of general text."""
+"""Name of the column for general text in matrices of losses."""
 Runs = Mapping[str, tuple[Finetune, ...]]
 """Fine-tuning runs of a model, keyed by task, with one run per seed."""
 
@@ -32,20 +32,20 @@ class Step:
     domain: str
     """Name of the domain learned in this step. Empty if all domains are learned at once."""
     training: Train
-    """Training on the domain of this step."""
+    """Stage that trains the model on the domain of this step."""
     export: Export | None
     """Stage that exports the model and measures it on its domain and on general text. None if the model is merged."""
     others: Evaluate | None
     """Evaluation on the earlier domains. For a merge, evaluation on all learned domains and on general text."""
     runs: Runs
     past: Mapping[str, Stage[Any]]
-    """Stages of the method's own measurements before the training."""
+    """Stages with the method's own measurements that run before the training on this domain."""
     is_on_the_last: bool
     """Whether the training started from the model of the previous step."""
     own: Evaluate | None = None
     """Evaluation on this step's domain. None if the model has no separate parameters per domain."""
     merged: Merge | None = None
-    """Merge of this and the earlier models. The merge is measured instead of this model. None without merging."""
+    """Merge of this model with the earlier models, which is measured instead of this model. None without merging."""
 
     @property
     def handed(self) -> Stage[Any]:
@@ -68,7 +68,7 @@ class ScoreMatrix:
     model."""
 
     def table(self, order: Sequence[str], mode: str) -> Table | None:
-        """Returns the table of scores after each domain; None if there are no scores.
+        """Returns the table of test scores after each domain; None if there are no scores.
 
         Args:
             order: names of the domains in order of learning.
@@ -93,7 +93,7 @@ class LossMatrix:
 
     @property
     def few(self) -> dict[str, int]:
-        """Number of held-out documents of each text with too few held-out documents for a reliable loss."""
+        """Number of held-out documents of those texts that have too few of them for a reliable loss."""
         return {name: count for name, count in self.documents.items() if count < FEW_DOCUMENTS}
 
     def table(self, order: Sequence[str], mode: str) -> Table | None:
@@ -167,7 +167,7 @@ def loss_matrix(order: Sequence[str], before: Mapping[str, Evaluate], steps: Seq
 
     Args:
         order: names of the domains in order of learning.
-        before: evaluations of the base model, by domain.
+        before: evaluations of the base model, keyed by domain.
         steps: the models of the sequence.
         done: the finished evaluations.
     """
@@ -182,9 +182,9 @@ def loss_matrix(order: Sequence[str], before: Mapping[str, Evaluate], steps: Seq
             continue
         losses = done[step.export].result.losses
         of_domain, of_general = losses.get("domain"), losses.get(GENERAL)
-        if step.domain:  # skips a joint model, whose export covers all domains together
+        if step.domain:  # skips a joint model, whose export measures all domains as one text
             row[step.domain] = of_domain.after.value if of_domain else None
-        if step.is_on_the_last:  # adds the loss on the domain just before it was learned
+        if step.is_on_the_last:  # adds the loss on this domain just before the training on it
             rows[step.learnt - 1].setdefault(step.domain, of_domain.before.value if of_domain else None)
         row[GENERAL] = of_general.after.value if of_general else None
     columns: dict[str, int | None] = {**{name: number for number, name in enumerate(order)}, GENERAL: None}
@@ -238,7 +238,7 @@ def end_changes(
 
 
 def _evaluation(step: Step, name: str, done: Done) -> tuple[Path, str] | None:
-    """Returns the folder of a step's evaluation on a text, and the text's name there. None without an evaluation."""
+    """Returns the folder of a step's evaluation on a text, and the text's name there. None if it was not evaluated."""
     if step.others and name in step.others.corpora:
         return done[step.others].path, name
     if step.export and name in (step.domain, GENERAL):
@@ -275,7 +275,7 @@ def route_table(steps: Sequence[Step], done: Done) -> NoteTable | None:
       done: the finished evaluations.
 
     Returns:
-      A table with a row for each model and each domain for which the model has parts. None if there are no such rows.
+      A table with a row per model and domain for which the model has separate parameters. None if there are none.
     """
     rows, has_mixture = {}, False
     for step in steps:
@@ -288,7 +288,7 @@ def route_table(steps: Sequence[Step], done: Done) -> NoteTable | None:
 
 
 def _measured(step: Step, done: Done) -> Iterator[tuple[str, TextLoss]]:
-    """Yields the losses of a model on each domain for which it has parts."""
+    """Yields the losses of a model on each domain for which it has separate parameters."""
     if step.own is None:
         return
     others = done[step.others].result.texts if step.others else {}

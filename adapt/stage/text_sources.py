@@ -1,8 +1,8 @@
-"""Stages `manifest`, `texts` and `dedup` list sources of text, and the documents to exclude.
+"""Defines the stages `manifest`, `texts` and `dedup`, which list sources of text and documents to exclude.
 
 `manifest` lists the files of a corpus with digests of their content. `texts` writes the text of labelled tasks without
 labels. `dedup` finds documents that are copies of other documents, in one or several sources. This module also has the
-checks before a corpus is read.
+checks that run before a corpus is read.
 """
 
 import json
@@ -49,7 +49,7 @@ class Listing(Stage[Listed]):
     name: str
     manifest: Manifest
     are_files: bool
-    """Whether the parts of the corpus are files. Parts of a dataset or of packages are not files and have no sizes."""
+    """Whether the corpus consists of files. Parts of a dataset, or texts in packages, have no known sizes."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns one digest over the content of all files."""
@@ -64,14 +64,14 @@ class Listing(Stage[Listed]):
 
 @dataclass(frozen=True)
 class Files:
-    """Text in storage: the files, and how they are read and cleaned."""
+    """The files of a text source, and the settings for reading and cleaning the files."""
 
     source: str
     """Name of the source. Empty if the corpus has only one source."""
     corpus: CorpusConfig
     listing: Listing
     reading: Mapping[str, Any]
-    """Settings that determine which documents are read. They enter the keys of stages."""
+    """Settings that determine which documents are read. They are part of the keys of stages that read them."""
 
     @property
     def manifest(self) -> Manifest:
@@ -79,7 +79,7 @@ class Files:
         return self.listing.manifest
 
     def what(self) -> dict[str, Any]:
-        """Returns `reading` and the share that is held out. Both enter the key of a stage that holds out text."""
+        """Returns `reading` and the held-out share, which are part of the key of a stage that holds out text."""
         return {**self.reading, "heldout_fraction": self.corpus.heldout_fraction}
 
 
@@ -103,7 +103,7 @@ def listed_files(context: Context, corpus: CorpusConfig, name: str, source: str 
 
 
 def held_out(files: Files, share: float) -> Files:
-    """Returns a copy of `files` that holds out the share `share` of the text."""
+    """Returns a copy of `files` with `share` as the share of held-out text."""
     return replace(files, corpus=replace(files.corpus, heldout_fraction=share))
 
 
@@ -113,7 +113,7 @@ class TextsWritten:
 
     documents: int
     in_other_splits: int
-    """Number of texts excluded because they occur in a split that must not be seen."""
+    """Number of texts excluded because they also occur in a split that must not be trained on, such as test."""
 
 
 @dataclass(frozen=True)
@@ -204,8 +204,8 @@ class Deduplicated:
     clusters: int
     by_source: dict[str, dict[str, int]]
     on_the_other_side: int | None = None
-    """Number of training documents dropped because `before` has a held-out copy, plus number of held-out documents
-    dropped because `before` has a copy that is trained on. None if `before` is empty."""
+    """Number of documents dropped because the copy in `before` is on the other side: the copy is held out and the
+    document is not, or the reverse. None if `before` is empty."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,7 +256,7 @@ def check_and_connect(manifest: Manifest, corpus: CorpusConfig, tokens: Tokens, 
     """Checks everything that can be checked before a corpus is read, and connects to Ray.
 
     Raises:
-      AdaptError: files of the corpus cannot be read, or the training that follows could not run.
+      AdaptError: files of the corpus cannot be read, or the training run after reading would fail.
     """
     is_domain = any(corpus == source for _, source in sources_of(config.corpus))  # only the job's corpus needs entities
     check_readable(manifest, corpus, tokens.form.entity_field if is_domain else None)

@@ -1,4 +1,4 @@
-"""Stage `train` trains a model on prepared or streamed text, in one run or in one phase of a run."""
+"""Defines the stage `train`, which trains a model on prepared or streamed text, for a run or for one phase of a run."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -76,13 +76,13 @@ class Train(Stage[Trained]):
     batch_examples: int | None
     """Average number of documents per optimizer step. If None, a step has the configured number of sequences."""
     is_transductive: bool
-    """Whether the text of dev and test is among the corpora."""
+    """Whether the model is also trained on the text of dev and test."""
     streamed: Streamed | None
-    """The corpus if it is read during training. None if it is prepared first."""
+    """The corpus, if it is streamed during training. None if the corpus is tokenized before."""
     weights: tuple[float, ...] | None
     """Sampling weights of the sources. None if the sources have no weights."""
     noted: DomainOrder | None = None
-    """Record of the sequence's domains up to this domain, written when the training starts. None outside sequences."""
+    """File that lists the sequence's domains up to this one, written when training starts. None outside sequences."""
     recalled: Mapping[str, Stage[Prepared]] = field(default_factory=dict)
     """Texts of earlier domains that are replayed, keyed by domain. Empty if no domain is replayed."""
     weighed_words: WeighWords | None = None
@@ -95,8 +95,8 @@ class Train(Stage[Trained]):
     """Training stage of the previous phase, whose weights and optimizer state begin this phase. None in the first
     phase."""
     judged: Mapping[str, Stage[Any]] = field(default_factory=dict)
-    """Texts and tasks whose figures may end the training or choose its model (`training.stop`, `training.keep`), by
-    name. Empty if no figure decides."""
+    """Texts and tasks, keyed by name, whose metrics may end the training run or choose the exported step
+    (`training.stop`, `training.keep`). Empty if no metric is used for this."""
     shown: Shown = field(default_factory=Shown)
     """Texts whose held-out losses are only shown while the model trains."""
     teachers: tuple[Start, ...] = ()
@@ -118,19 +118,19 @@ class Train(Stage[Trained]):
         general: Stage[Prepared] | None = None,
         measured: Mapping[str, Stage[Prepared]] | None = None,
     ) -> "Train":
-        """Creates the training stage of a context's configuration. The arguments are the fields with the same names.
+        """Creates the training stage for a context. Arguments not described here are the fields of the same name.
 
-        `general` is the measured general text, with which objectives may compare the domain's words. `measured` are
-        texts to measure while the model trains: `domain`, `general`, and earlier domains by name.
+        `general` is the general text on which losses are measured. Objectives may compare the domain's words with it.
+        `measured` has the texts to measure while the model trains: `domain`, `general`, and earlier domains by name.
 
         Returns:
             The training stage. If `training.phases` is set, this is the stage of the last phase. Its field `previous`
-            has the stage of the phase before, and so on.
+            is the stage of the phase before it, and so on.
 
         Raises:
             ConfigError: a phase does not suit the job. Or the objective needs general text, but there is none. Or the
-                objective needs prepared text, but the corpus is streamed. Or a rule of training.stop cannot be
-                judged.
+                objective needs prepared text, but the corpus is streamed. Or a rule of training.stop names a metric
+                that is not measured.
         """
 
         def words(config: Config) -> WeighWords | None:
@@ -183,22 +183,22 @@ class Train(Stage[Trained]):
 
     @property
     def phases(self) -> "tuple[Train, ...]":
-        """The training stages of all phases up to and including this stage. Only this stage if there are no phases."""
+        """The training stages of all phases up to and including this one. Without phases, only this stage."""
         return (*(self.previous.phases if self.previous else ()), self)
 
     @property
     def sources(self) -> list[Stage[Prepared]]:
-        """All texts that the training reads, in the order of the mixture."""
+        """All texts that the model is trained on, in the order of the mixture."""
         return [*self.corpora.values(), *self.recalled.values(), *([self.replay] if self.replay else [])]
 
     @property
     def number(self) -> int:
-        """Number of training stages in the chain up to and including this stage."""
+        """Number of training stages from the initial model up to and including this stage."""
         return 1 + (self._made_by.number if isinstance(self._made_by, Train) else 0)
 
     @property
     def _made_by(self) -> Stage[Any] | None:
-        """The stage that wrote the initial model. A stage that only drew top layers anew (`RedrawTop`) is skipped."""
+        """The stage that wrote the initial model. A stage that only drew new top layers (`RedrawTop`) is skipped."""
         made = self.start.training
         return made.start.training if isinstance(made, RedrawTop) else made
 
@@ -250,14 +250,14 @@ class Train(Stage[Trained]):
         }
 
     def rows_per_step(self, done: Done) -> int:
-        """Returns the number of rows of a global batch. With `tapt.batch_examples`, it follows from finished texts."""
+        """Returns the number of rows of a global batch. With `tapt.batch_examples`, it depends on texts in `done`."""
         texts = [done[text].result for text in self.corpora.values() if text in done]
         return self._sized(texts, done).training.global_batch_size
 
     def figures(
         self, steps: int, tokens: int, rows: int, losses: dict[str, float | None] | None = None
     ) -> PhaseFigures:
-        """Returns the figures of this stage as a phase of a training run.
+        """Returns the settings, size and losses of this stage as a phase of a training run.
 
         Args:
             steps: number of steps of the phase.
@@ -279,7 +279,7 @@ class Train(Stage[Trained]):
         )
 
     def needs(self) -> Mapping[str, float]:
-        """Requires all workers, up to the largest allowed number."""
+        """Requires the resources of all workers, at the largest allowed number of workers."""
         return training_needs(self.config.resources)
 
     def refuse_early(self) -> None:
@@ -371,7 +371,7 @@ class Train(Stage[Trained]):
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
     def forecast(self, records: Mapping[str, Record]) -> "Forecast | None":
-        """Forecasts the cost of the training; None if the model's dimensions are unknown.
+        """Forecasts the cost of the training stage. Returns None if the model's dimensions are unknown.
 
         Args:
             records: records of finished stages, by key.
@@ -393,7 +393,7 @@ class Train(Stage[Trained]):
         return forecast(config, dimensions, tokens, self._mean_length(done), Store(root_of(config)), as_rows)
 
     def regime(self, records: Mapping[str, Record]) -> Regime | None:
-        """Returns tokens per parameter and passes over the texts. None if a text is streamed or not prepared yet.
+        """Returns tokens per parameter and passes over the texts, or None if a text is streamed or not prepared yet.
 
         Args:
             records: records of finished stages, by key.

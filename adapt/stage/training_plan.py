@@ -39,11 +39,11 @@ from adapt.train.training_run import Stretch
 
 @dataclass(frozen=True)
 class SourceShare:
-    """Contribution of a source to a run, in rows and tokens."""
+    """Number of rows and tokens that a training run read from a source."""
 
     rows: int
     tokens: int
-    """Number of tokens, accurate to one row."""
+    """Number of tokens, up to an error of about one row."""
     share: float
     """Share of this source in the rows of the run."""
 
@@ -63,8 +63,8 @@ _ON_SPIKE = "on_spike", "spike_window_steps", "spike_deviations"
 def training_what(training: TrainingConfig) -> dict[str, Any]:
     """Returns the settings of a training run that enter the key of its stage.
 
-    Newer fields at their defaults are left out, so that the keys of older results remain valid. `on_spike` has the same
-    key at `stop` and `skip`, so a run that stopped at a spike can continue by skipping it.
+    Newer fields at their defaults are left out, so that the keys of older results remain valid. `on_spike: stop` and
+    `on_spike: skip` give the same key, so a run that stopped at a spike can continue by skipping it.
     """
     entering = {name: value for name, value in what(training).items() if name not in _LATER or value != _LATER[name]}
     if training.rules:
@@ -135,7 +135,7 @@ class RunPart:
     last: int
     """Number of steps up to the end of this part, including steps of earlier phases."""
     stretches: tuple[Stretch, ...]
-    """The steps, in ranges whose batches have the same size and row length. Empty if the corpus is streamed."""
+    """The steps, divided into ranges with equal batch size and row length. Empty if the corpus is streamed."""
     tokens: int
     """Number of tokens up to the end of this part, if all rows are full."""
     drawn: tuple[int, ...]
@@ -155,9 +155,9 @@ def part_of(
 ) -> RunPart:
     """Computes the part of a training run that one stage `train` covers.
 
-    A phase continues the order of samples where the previous phase ended. If the phase has rows of another length, its
-    first sample and the first row of each source are computed from the number of tokens that were read before. The
-    stretches of a ramp, which have batches of different shapes, follow each other in the same way.
+    A phase continues the order of samples where the previous phase ended. If its rows have another length than before,
+    its first sample and the first row of each source are computed from the number of tokens that were read before. The
+    same holds for ranges of steps (stretches) between which a ramp changes the batch size or the row length.
 
     Args:
         config: configuration of the training.
@@ -192,7 +192,7 @@ _ROWS = 64
 def documents_as_rows(
     config: Config, start: Start, part: RunPart | None, folders: Sequence[Path]
 ) -> DocumentsAsRows | None:
-    """Returns the documents of the first training steps, if the model computes documents as rows, else None.
+    """Returns the documents of the first training steps, if the model does not accept packed documents, else None.
 
     Args:
         config: configuration of the training.
@@ -313,7 +313,7 @@ def mixed(
 
 
 REPHRASED = "(rephrased)"
-"""End of the names of sources that consist of rewritten documents."""
+"""Suffix of the names of sources that consist of rewritten documents."""
 
 
 def weights_with_rephrased(
@@ -350,7 +350,7 @@ def weights_of(corpus: CorpusConfig) -> list[float] | None:
 
 
 def source_weights(config: Config) -> tuple[float, ...] | None:
-    """Returns the weights of the sources of a configuration, as `weights_of`."""
+    """Returns the weights of a configuration's sources. None if the sources have no weights."""
     weights = weights_of(config.corpus)
     return tuple(weights) if weights else None
 
@@ -358,7 +358,7 @@ def source_weights(config: Config) -> tuple[float, ...] | None:
 def _check_rows(rows: Mapping[str, int], weights: Sequence[float] | None) -> None:
     """Checks that no text without rows has a share of the run.
 
-    Without weights, all sources pass: they share the run in proportion to their rows, so 0 rows give a share of 0.
+    If there are no weights, every source passes, because shares are proportional to numbers of rows.
     """
     for name, weight in zip(rows, weights or [0.0] * len(rows), strict=True):
         if weight and not rows[name]:
@@ -391,7 +391,7 @@ def shares_of(named: Mapping[str, Prepared], part: RunPart) -> dict[str, SourceS
 
 
 def regime_of(named: Mapping[str, Prepared], domain: Sequence[str], part: RunPart, parameters: int) -> Regime | None:
-    """Returns how large the domain's text is for the model, and how often the training run reads each text.
+    """Returns how large the domain's text is relative to the model, and how often the run reads each text.
 
     Returns None if the corpus is streamed. `domain` has the names of the domain's texts among `named`, and `parameters`
     is the number of parameters of the model.
@@ -412,7 +412,7 @@ def regime_of(named: Mapping[str, Prepared], domain: Sequence[str], part: RunPar
 
 
 REPLAYED = "(replay)"
-"""Name of replayed general text among the texts of a training."""
+"""Name of replayed general text among the texts of a training run."""
 WANTED_SHARE, WANTED_MOST = 0.1, 30
 """Share of the documents that the advice suggests to hold out, and largest number of such documents. 30 documents give
 a reliable interval."""
@@ -486,7 +486,7 @@ def first_size(start: Start, done: Done) -> ModelSize | None:
 
     Methods may make the model grow later. If the vocabulary will be extended, the new tokens are included, except for
     `elbow`, whose number of tokens is unknown. If the vocabulary will be trimmed or built from scratch, the dimensions
-    before that are returned.
+    before this change are returned.
 
     Args:
       start: the initial model of the training.

@@ -1,4 +1,4 @@
-"""The result of a training run: the figures in its record, and the words that the trained model guesses."""
+"""Defines the result of a training run (its metrics), and shows the words that the trained model guesses."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -35,34 +35,34 @@ class Trained:
     tokens_per_s: More[float]
     """Tokens per second, over all devices."""
     data_wait_share: Less[float]
-    """Share of the time that the devices waited for text."""
+    """Share of the training time in which devices waited for text."""
     device_seconds: Less[float]
-    """Time of the training's steps, summed over its devices [s]."""
+    """Time of all training steps, summed over the devices [s]."""
     flops: Less[float | None]
     """Floating point operations of the forward and backward passes, with recomputation and padding."""
     mfu: More[float | None]
     """Model FLOPs utilization, without recomputation and padding."""
     peak_memory_bytes: Less[int | None]
-    """Largest memory of one device, if it was measured."""
+    """Peak memory of the device that used most. None if it was not measured."""
     transductive: bool
     """Whether this model or its initial model was trained on the text of dev or test examples."""
     parameters: Less[int | None] = None
     """Number of parameters of the trained model. Tied parameters count once."""
     sources: dict[str, SourceShare] | None = None
-    """Contribution of each source to the run, keyed by the source's name. None if the corpus is streamed."""
+    """Rows and tokens that the run read from each source, keyed by source name. None if the corpus is streamed."""
     cut_short: str = ""
     """Message about what the method could not complete because a streamed corpus ended early. Empty if nothing is
     missing."""
     spikes: list[int] = field(default_factory=list)
     """Numbers of the steps that were skipped as spikes, counted from 1, including steps of earlier phases."""
     restarts: Restarts | None = None
-    """How often the training started again, and what this cost. None in records of earlier versions."""
+    """How often the training run restarted, why, and at what cost. None in records of earlier versions."""
     goodput: More[float | None] = None
-    """Time of the steps that led to the model, divided by the time for which the training run held its devices."""
+    """Time of the steps that led to the model, divided by the time for which the run reserved its devices."""
     held_device_seconds: Less[float | None] = None
-    """Time for which the training held its devices, in all attempts, summed over the devices [s]."""
+    """Time for which the training run reserved devices, in all attempts, summed over the devices [s]."""
     lost_device_seconds: dict[str, float] | None = None
-    """Lost part of the held time [s], by cause (`adapt.train.held_time.Loss`). None in records of earlier versions."""
+    """Lost part of that time [s], by cause (`adapt.train.held_time.Loss`). None in records of earlier versions."""
     points: list[Point] = field(default_factory=list)
     """Held-out losses while the model trained. Empty without evaluation.interval_steps."""
     sampling: Sampling | None = None
@@ -77,7 +77,7 @@ class Trained:
 
 
 def held_figures(held: HeldTime | None) -> dict[str, Any]:
-    """Returns the fields of `Trained` on the time for which devices were held. They are None if it is unknown."""
+    """Returns the fields of `Trained` on the time for which devices were reserved. They are None if `held` is None."""
     return {
         "goodput": held and held.goodput,
         "held_device_seconds": held and held.held,
@@ -86,7 +86,7 @@ def held_figures(held: HeldTime | None) -> dict[str, Any]:
 
 
 def held_time_of(trained: Trained) -> HeldTime | None:
-    """Returns the time for which a training run held its devices, or None if its record does not contain this."""
+    """Returns the time for which a training run reserved its devices, or None if the run's record lacks this time."""
     held, lost = trained.held_device_seconds, trained.lost_device_seconds
     if held is None or lost is None or trained.goodput is None:
         return None
@@ -100,10 +100,10 @@ def outcome_of(
     sources: dict[str, SourceShare] | None,
     sampling: Sampling | None = None,
 ) -> Outcome[Trained]:
-    """Builds the result of a training run from the figures of its workers.
+    """Builds the result of a training run from the metrics that its workers reported.
 
     Args:
-        reported: the figures that `adapt.train.ray_train.launch` returns.
+        reported: the metrics that `adapt.train.ray_train.launch` returns.
         price_per_hour: price of one device per hour.
         knows: whether the model was trained on the text of dev and test.
         sources: share of each source.
@@ -139,7 +139,7 @@ def outcome_of(
 
 
 def chosen_by(trained: Trained) -> dict[str, tuple[int, float | None]]:
-    """Returns how many documents the choice of the exported model used, and the model's loss, keyed by text."""
+    """Returns the number of documents that chose the exported step, and the loss at that step, keyed by text."""
     if not trained.sampling or not trained.points:
         return {}
     step = trained.points[-1].step if trained.exported_step is None else trained.exported_step
@@ -152,11 +152,11 @@ def chosen_by(trained: Trained) -> dict[str, tuple[int, float | None]]:
 
 
 def measured_blocks(trained: Trained, name: str) -> list[Block]:
-    """Draws the held-out losses while the model trained, and describes the cost of measuring them.
+    """Plots the held-out losses while the model trained, and describes the cost of measuring them.
 
     Args:
         trained: result of the training.
-        name: name of the drawing, which must be unique on the page.
+        name: name of the plot, which must be unique on the page.
     """
     curves: dict[str, list[tuple[int, float]]] = {}
     for point in trained.points:
@@ -164,7 +164,7 @@ def measured_blocks(trained: Trained, name: str) -> list[Block]:
             if is_loss(metric):
                 curves.setdefault(metric, []).append((point.step, value))
     if len([metric for metric in curves if metric.startswith(f"{PAST}.")]) == 1:
-        curves.pop(PAST)  # the mean over one earlier domain is that domain's loss
+        curves.pop(PAST)  # this mean equals the loss of the only earlier domain
     if not curves or max(map(len, curves.values())) < 2:
         return []
     exported = trained.exported_step if trained.exported_step != trained.points[-1].step else None
@@ -237,7 +237,7 @@ HIT = "\N{CHECK MARK}"
 
 
 def guesses_table(record: Record) -> list[Block]:
-    """Makes the table of held-out sentences with one hidden word and the model's guesses before and after."""
+    """Makes a table of held-out sentences with a hidden word, and the model's guesses before and after training."""
     before, after = (_examples(record, name) for name in ("before", "after"))
     if not before:
         return []

@@ -1,12 +1,12 @@
-"""Stages that analyze or change a model's vocabulary: `vocabulary`, `extend`, `taught`, `trim` and `scratch`.
+"""Defines the stages that analyze or change a model's vocabulary.
 
 - `vocabulary` measures how a tokenizer splits the words of domains, and how many tokens new words would save.
 - `extend` adds words of a domain as tokens to a model and its tokenizer.
-- `taught` trains the rows of the new tokens before the whole model is trained, by `distill` or `warmup`.
+- `taught` trains the embedding rows of the new tokens before the whole model is trained, by `distill` or `warmup`.
 - `trim` removes the tokens that a domain never uses.
 - `scratch` trains a tokenizer on a domain, and makes a model with random weights.
 
-`Screening` excludes the documents that training also excludes. Stages that choose words or train new rows use it.
+Stages that choose words or train new rows exclude the same documents as the later training (`Screening`).
 """
 
 import json
@@ -52,10 +52,10 @@ class Screening:
     """Stage that lists duplicates. None if `corpus.deduplicate` is not set."""
 
     def what(self, domains: Mapping[str, Files]) -> dict[str, Any]:
-        """Returns the entries of a stage's key that identify the screening. The result is empty without screening.
+        """Returns the entries of a stage's key that identify these rules. The result is empty if no rule applies.
 
-        The entry `screened` distinguishes new results from older results. The older results did not exclude evaluation
-        sets, although their keys contain the digests of these sets.
+        The entry `screened` distinguishes new results from results of earlier versions, which did not exclude
+        evaluation sets although their keys contain the digests of these sets.
         """
         return {
             **({"screened": True} if any(files.corpus.decontaminate for files in domains.values()) else {}),
@@ -89,7 +89,7 @@ class Screening:
 
 
 def whole_text(files: Files, config: Config) -> Iterator[str]:
-    """Returns documents of files without screening, up to `vocabulary.max_megabytes` of text."""
+    """Returns documents of files, up to `vocabulary.max_megabytes` of text. No rules for excluding documents apply."""
     return corpus_texts(files.manifest, files.corpus, config.vocabulary.max_megabytes, config.seed)
 
 
@@ -247,18 +247,18 @@ class Taught(OneModel):
     """Number of new tokens."""
     steps: int
     before: float
-    """Measure before training. For `distill`, the mean squared difference of hidden states, on snippets that were not
+    """Error before training. For `distill`, the mean squared difference of hidden states, on snippets that were not
     trained on. For `warmup`, the mean loss of the first tenth of the steps [nats per predicted token]."""
     after: Less[float]
-    """Measure after training. For `distill`, the mean squared difference of hidden states. For `warmup`, the mean loss
+    """Error after training. For `distill`, the mean squared difference of hidden states. For `warmup`, the mean loss
     of the last tenth of the steps [nats per predicted token]."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows the training of the new tokens' embeddings, and the model's folder."""
+        """Shows how the embeddings of the new tokens were trained, and the model's folder."""
         is_distilled = record.what["way"] == "distill"
         measure = "mean squared error of hidden states" if is_distilled else "mean training loss [nats per token]"
         extended = load_record(Path(record.inputs["extended"]["path"]))
-        # leaves out the last block, which names the folder of the model before training
+        # without the last block, which names another model's folder
         before = read_result(Extended, extended).blocks(extended)[:-1] if extended else []
         learnt = (
             f"Embeddings of {self.tokens:,} new tokens were trained for {self.steps:,} steps: "
@@ -356,7 +356,7 @@ class TrimVocabulary(Stage[TrimmedVocabulary]):
     tokens: Tokens
     texts: Mapping[str, Files]
     """Text whose tokens are kept. It includes held-out text and evaluation texts, because the trimmed tokenizer would
-    otherwise split them into unknown tokens. The text is not used to choose words or to train rows."""
+    otherwise split these texts into unknown tokens. This stage neither chooses words nor trains on the text."""
     kept: str | None
     """Digest of a file of further text whose tokens are kept; None without a file."""
 
@@ -382,7 +382,7 @@ class TrimVocabulary(Stage[TrimmedVocabulary]):
         from adapt.vocabulary.model_changes import trim_model
 
         start, settings = self.start.made(done), self.config.vocabulary
-        # repeated, because a stage of the chain may have made the model after the first check
+        # checked again, as a stage of the chain may have made the model since the first check
         refuse_additions(start.model, "trimmed")
         check_weights(start.model)
         texts = chain(_lines(settings.keep), *(whole_text(files, self.config) for files in self.texts.values()))

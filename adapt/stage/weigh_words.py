@@ -1,4 +1,4 @@
-"""Stage `words` computes a weight for each word of a domain, which `objective.kind: difference` uses.
+"""Defines the stage `words`, which computes a weight for each word of a domain, for `objective.kind: difference`.
 
 The weights compare how frequent words are in the domain and in general text. The words are counted with Ray Data, one
 task per shard of the prepared texts.
@@ -31,7 +31,7 @@ SHOWN = 20
 PIECE = 4_000_000
 """Number of tokens that are read from a shard at once, to limit the memory that counting needs."""
 SEARCHED = 8
-"""Number of shards per source in which the spelling of the listed words is looked up."""
+"""Number of shards per source that are searched for the spelling of the listed words."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class WeighWords(Stage[WordsWeighed]):
         first = [shard for source in sources for shard in source[:SEARCHED]]
         ids = spelled(weights.hashes[heaviest], first)
         known = {int(weights.hashes[place]): float(weights.weights[place]) for place in heaviest}
-        # special tokens are left out, because they are never predicted
+        # excludes special tokens, because they are never predicted
         special = {(number,) for number in tokenizer.all_special_ids}
         named = {
             str(tokenizer.decode(ids[word])).strip(): weight
@@ -116,8 +116,8 @@ def weighed_words(
     """Builds the stage that weighs words for a training run.
 
     Args:
-        name: name of the training.
-        config: configuration of the training.
+        name: name of the training stage.
+        config: configuration of the training stage.
         tokens: tokenizer of the texts.
         texts: training text of the domain, keyed by source.
         general: general text to measure on; None if there is none.
@@ -146,7 +146,8 @@ def count_marked_words(
 
     Args:
         shards: token shards with the column of word starts.
-        listed: hashes of the words to count; None counts all words. The number of all words is counted either way.
+        listed: hashes of the words whose frequencies are counted; None counts all words. The total number of words is
+            always counted.
         folder: folder of the stage.
         stall_s: time after which a task without progress is ended [s]; see `adapt.support.heartbeat`.
 

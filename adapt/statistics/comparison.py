@@ -62,10 +62,10 @@ class Comparison:
     over: tuple[str, ...]
     """Sources of chance that were resampled and permuted: `examples`, `seeds`, or both."""
     draws: np.ndarray
-    """Resampled differences [samples], from which averages over tasks are computed. Empty if there is no interval."""
+    """Differences of resampled scores [samples], for averages over tasks. Empty if there is no interval."""
     nulls: dict[str, tuple[NullDistribution, float]]
-    """Distribution of the difference under permutation, and the observed difference to compare with it. The key says
-    what is permuted: `examples` or `seeds`."""
+    """Results of the permutation tests, keyed by what is permuted (`examples` or `seeds`): the distribution of the
+    difference under permutation, and the observed difference."""
     chances: tuple[Uncertainty, ...] = ()
     """Sources of uncertainty on each task. Empty for paired comparisons."""
     is_constant: bool = False
@@ -140,7 +140,7 @@ def average_over_tasks(comparisons: Sequence[Comparison]) -> Comparison:
 
 
 def _wider(error: float, chances: Sequence[Uncertainty]) -> float:
-    """Returns the quantile of Student's t, with the seeds' degrees of freedom, divided by the normal quantile."""
+    """Returns the quantile of Student's t, with degrees of freedom from the seeds, divided by the normal quantile."""
     doubt = sum(doubt_of(side.variance, side.seeds) for chance in chances for side in (chance.recipe, chance.baseline))
     return float(quantile(np.array(error), np.array(doubt / len(chances) ** 4)) / norm.ppf(1 - LEVEL / 2))
 
@@ -182,7 +182,7 @@ def _comparison(
 def by_examples_and_seeds(
     recipe: Tested, baseline: Tested, samples: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, Uncertainty]:
-    """Resamples examples, the same for both sides, and each side's seeds; returns differences of mean scores [samples].
+    """Resamples test examples (jointly for both sides) and seeds. Returns differences of mean scores [samples].
 
     The variance of a score comes from the examples, from the seeds, and from their interaction. Resampling examples
     and seeds together would count the interaction three times (Owen 2007, arXiv 0712.1111). So only examples are
@@ -246,7 +246,8 @@ def _drawn(scores: np.ndarray, side: Side, samples: int, rng: np.random.Generato
     """Resamples seeds, and returns the distances of the resamples' means from the overall mean [samples], scaled.
 
     The distances are scaled to the seeds' own variance. Without scaling, resamples of n values have only (n - 1) / n of
-    the sample variance, which is far too little for few seeds (Hesterberg 2015, arXiv 1411.5279, on narrowness).
+    the sample variance, which is far too little for few seeds (the narrowness bias in Hesterberg 2015, arXiv
+    1411.5279).
     """
     n, spread, variance = len(scores), float(scores.std()), float(side.own(side.variance))
     if spread <= ROUNDING or not variance:
@@ -405,7 +406,7 @@ def verdict(
 
 
 def to_decide(comparison: Comparison, margin: float, recipes: int = 1) -> str:
-    """Returns text on the number of seeds that would probably decide an undecided comparison."""
+    """Describes how many seeds would probably decide an undecided comparison."""
     needed = comparison.seeds_to_decide(margin, recipes)
     if needed is not None:
         each = "" if comparison.pairs else " per side"
@@ -444,7 +445,7 @@ def out_of_reach(comparison: Comparison, recipes: int = 1, noun: str = "recipes"
     Args:
       comparison: comparison whose smallest possible p is used.
       recipes: number of recipes that p is corrected for.
-      noun: word for recipes in the sentence.
+      noun: word for the compared recipes in the sentence, such as `methods`.
     """
     least = None if comparison.least_p is None else min(1.0, recipes * comparison.least_p)
     if least is None or least < LEVEL:

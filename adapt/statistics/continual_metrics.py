@@ -1,8 +1,8 @@
 """Computes learning, forgetting and transfer over a sequence of domains, from the measurements after each domain.
 
-Row t of a matrix A has the measurements of the model after t domains. Row 0 belongs to the base model. A column is
-a task, or the held-out text of a domain. The column of general text belongs to no domain. A metric is None if it cannot
-be computed, because a cell is missing or there is only one domain.
+Row t of a matrix A has the measurements of the model after t domains. Row 0 belongs to the base model. Each column
+belongs to a task or to a held-out text of a domain. General text also has a column, but it belongs to no domain. A
+metric is None if it cannot be computed, because a cell is missing or there is only one domain.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,7 +46,7 @@ class Matrix:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """Index of the domain of each column, without columns of general text."""
+        """Index of each column's domain, keyed by column. Columns of general text are left out."""
         return {name: number for name, number in self.columns.items() if number is not None}
 
     def change(self, column: str, since: int, until: int) -> float | None:
@@ -82,7 +82,7 @@ def final(matrix: Matrix, mode: str = "continual") -> dict[str, float | None]:
 
 
 def average(matrix: Matrix, mode: str = "continual") -> float | None:
-    """Returns the mean of A_Ti over all columns: how good the last model is."""
+    """Returns the mean of A_Ti over all columns, which measures the model after the last domain."""
     return _mean(final(matrix, mode).values())
 
 
@@ -102,7 +102,7 @@ def forgetting(matrix: Matrix) -> float | None:
 
 
 def forward_transfer(matrix: Matrix) -> float | None:
-    """Returns how much columns improve from the beginning to just before their own domain is learnt.
+    """Returns how much columns improve from the base model to the model just before their own domain is learnt.
 
     This is the mean over all domains but the first (Lopez-Paz and Ranzato 2017, arXiv 1706.08840, equation 4).
     """

@@ -78,7 +78,7 @@ def importances(columns: Mapping[str, Sequence[Any]], outcome: Sequence[float]) 
 
 
 def coded_values(values: Sequence[Any]) -> list[float]:
-    """Converts values to numbers [trials]. If all are numbers, returns them; else each value's alphabetical rank."""
+    """Returns a field's values as numbers [trials]: unchanged if all are numbers, else their alphabetical ranks."""
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return [float(value) for value in values]
     names = sorted({str(value) for value in values})

@@ -1,4 +1,4 @@
-"""Decides at each look (interim analysis) of a sequential study which comparisons end, and forecasts the open ones.
+"""Decides at each look (interim analysis) of a sequential study which comparisons end, and forecasts the others.
 
 A study that tests at level .05 after every round of seeds is wrong far more often than in 5% of studies: in 14% with
 five looks (Armitage, McPherson and Rowe 1969). In the method of Lan and DeMets (1983, Biometrika 70), a
@@ -85,7 +85,7 @@ def freedom_of(comparison: Comparison) -> float:
 
 
 def fixed_error(comparison: Comparison) -> float:
-    """Returns the standard error that remains with any number of seeds, from the choice of test examples."""
+    """Returns the part of the standard error that more seeds do not reduce, from the choice of test examples."""
     luck = [side.luck / side.seeds for chance in comparison.chances for side in (chance.recipe, chance.baseline)]
     return float(max(0.0, sum(chance.examples or 0.0 for chance in comparison.chances) - sum(luck)) ** 0.5)
 
@@ -102,7 +102,7 @@ def judge(
 
     Args:
         comparisons: the open comparisons, keyed by recipe.
-        rounds: the looks of the study.
+        rounds: number of seeds at each look, and how the error rate is divided among the looks.
         look: number of this look, from 1.
         margin: largest difference that does not matter, in the unit of the differences.
         tests: number of comparisons that have not been significant at an earlier look; at least the number of open
@@ -147,7 +147,7 @@ def _p(comparison: Comparison) -> float | None:
 
 @dataclass(frozen=True)
 class Outlook:
-    """Forecast of an open comparison, if the observed difference and variance are the true ones."""
+    """Forecast of an open comparison, which assumes that the observed difference and variance are the true values."""
 
     seeds: float
     """Expected number of seeds per side at which the comparison ends, or at which the study stops."""
@@ -162,8 +162,8 @@ def outlook(seen: Seen, rounds: SeedRounds, look: int, margin: float, tests: int
     finds a difference if its level is not above the smallest p that its tests can give.
 
     Args:
-        seen: what the latest look found.
-        rounds: the looks of the study.
+        seen: result of the latest look.
+        rounds: number of seeds at each look, and how the error rate is divided among the looks.
         look: number of the latest look, from 1.
         margin: largest difference that does not matter.
         tests: number of comparisons that p is corrected for, by Bonferroni's method.
@@ -191,7 +191,7 @@ def outlook(seen: Seen, rounds: SeedRounds, look: int, margin: float, tests: int
 
 
 def corrected_levels_at(rounds: SeedRounds, tests: int) -> tuple[float, ...]:
-    """Returns the level of each look for the smallest p of several comparisons."""
+    """Returns the level of each look for the smallest p of several comparisons, which has the strictest level."""
     return tuple(
         corrected_levels(rounds.spending, rounds.seeds, look, tests)[0] for look in range(1, len(rounds.seeds) + 1)
     )
@@ -206,7 +206,7 @@ _FARTHEST = 8.0
 
 
 def spent_level(spending: Spending, fraction: float, level: float = LEVEL) -> float:
-    """Returns the error rate that looks up to a share of the information may use.
+    """Returns how much of the error rate may be used by all looks up to a given share of the information.
 
     Args:
         spending: the spending function.
@@ -222,8 +222,9 @@ def spent_level(spending: Spending, fraction: float, level: float = LEVEL) -> fl
 def nominal_levels(spending: Spending, fractions: tuple[float, ...], level: float = LEVEL) -> tuple[float, ...]:
     """Returns the two-sided level of each look.
 
-    The estimate at a look, in units of the information, is a Brownian motion. Its density among the studies that have
-    not ended is followed from look to look by numerical integration (Armitage, McPherson and Rowe 1969).
+    The estimates at the looks, in units of the information, are values of a Brownian motion. The density of its values
+    in studies that have not ended is computed look by look, by numerical integration (Armitage, McPherson and Rowe
+    1969).
 
     Args:
         spending: the spending function.
@@ -249,7 +250,7 @@ def nominal_levels(spending: Spending, fractions: tuple[float, ...], level: floa
 
 
 def _bound(where: np.ndarray, density: np.ndarray, step: float, root: float, share: float) -> float:
-    """Returns the boundary [standard errors] that a given share of studies crosses first at this look.
+    """Returns the boundary [standard errors] that a given share of studies crosses at this look for the first time.
 
     Args:
         where: values of the motion at the earlier look [nodes].

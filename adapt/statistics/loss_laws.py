@@ -26,7 +26,7 @@ from scipy.optimize import least_squares, minimize, nnls
 from adapt.statistics.seeds import CONFIDENCE
 
 FEWEST_POINTS, FEWEST_KINDS = 9, 3
-"""Smallest number of training runs for a fit, and how many different lengths and shares they must have."""
+"""Smallest number of training runs for a fit, and of different lengths and of different shares among these runs."""
 LOW, HIGH = np.array([0.05, 0.05, 1e-3, 0.05]), np.array([4.0, 2.0, 1.0, 4.0])
 """Bounds of eta, b, eps and g."""
 STARTS = [*product((0.3, 1.5), (0.3,), (0.01, 0.3), (0.3, 1.5))]
@@ -46,7 +46,7 @@ class MixtureLaw:
     unit: float
     """Length of the longest training run [tokens]."""
     error: float = 0.0
-    """Root mean square error of predicting each point from a fit to all other points [nats]."""
+    """Root mean square error [nats] if the loss of each training run is predicted from a fit to all other runs."""
     explained: float = 0.0
     """Share of the losses' variance that these predictions explain. Below 0, the mean predicts better than the law."""
 
@@ -55,7 +55,7 @@ class MixtureLaw:
 
         Args:
             tokens: number of training tokens.
-            share: share of the measured kind of text among them, from 0 to 1.
+            share: share of the measured kind of text among the training tokens, from 0 to 1.
         """
         row = _terms(np.array(self.exponents), np.array([tokens / self.unit]), np.array([share]))
         return float((row @ np.array(self.factors))[0])
@@ -121,7 +121,7 @@ def _law(exponents: np.ndarray, length: np.ndarray, share: np.ndarray, loss: np.
 
 
 def _residuals(exponents: np.ndarray, length: np.ndarray, share: np.ndarray, loss: np.ndarray) -> np.ndarray:
-    """Returns the residuals with the best E, B and C. Least squares finds them, because the law is linear in them."""
+    """Returns the residuals with the E, B and C that fit best by least squares. The law is linear in E, B and C."""
     terms = _terms(exponents, length, share)
     residuals: np.ndarray = terms @ nnls(terms, loss)[0] - loss
     return residuals
@@ -139,7 +139,7 @@ def _search(start: np.ndarray, length: np.ndarray, share: np.ndarray, loss: np.n
 
 
 FEWEST_TRAININGS, FEWEST_PASSES = 8, 4
-"""Smallest number of training runs for a fit, and how many different numbers of passes they must have."""
+"""Smallest number of training runs for a fit, and of different numbers of passes among these runs."""
 EXPONENTS = np.geomspace(0.05, 3.0, 12)
 """Values of b that the search tries first."""
 WORTHS = np.geomspace(0.2, 200.0, 16)
@@ -170,7 +170,7 @@ class RepeatsLaw:
 
         Args:
             passes: number of times that the text is read; may be below 1.
-            share: share of general text among the training rows.
+            share: share of general text among the training sequences.
         """
         terms = _repeat_terms(self.exponent, self.worth, np.array([passes]), np.array([share]))
         return float((terms @ _signed(self.factors))[0])
@@ -225,10 +225,8 @@ def stop_of(
 ) -> Stop:
     """Returns the number of passes beyond which repeats lower the loss by less than a margin, with a 95% interval.
 
-    The interval is computed by a bootstrap.
-
-    The law is fitted again to its own predictions plus residuals that are drawn with replacement and enlarged for the
-    number of parameters.
+    The interval is computed by a bootstrap over residuals. For each resample, the law is fitted to its own predictions
+    plus residuals. The residuals are drawn with replacement, and enlarged to account for the number of parameters.
 
     Args:
         law: the law that was fitted to these training runs.
@@ -287,7 +285,7 @@ def _signed(factors: tuple[float, float, float, float]) -> np.ndarray:
 
 
 def _fitted(read: np.ndarray, share: np.ndarray, loss: np.ndarray, refined: bool) -> RepeatsLaw:
-    """Searches b and R* on a grid and then, if `refined`, near its best point. Least squares gives E, B, P and C."""
+    """Searches b and R* on a grid and, if `refined`, near the grid's best point. Least squares gives E, B, P and C."""
 
     def squared(exponent: float, worth: float) -> float:
         return float(nnls(_repeat_terms(exponent, worth, read, share), loss)[1]) ** 2

@@ -8,8 +8,8 @@ Permutation tests compute how often shuffled results of two recipes differ as mu
 two null hypotheses, each with its own way of shuffling:
 
 - *seeds*: it does not matter which recipe a seed's score belongs to. All arrangements of the scores over the two sides
-  are tried (252 for 5 seeds per side), so p is exact. If the scores of one side are all equal, they count as one
-  number. The signs of the other side's distances from this number are then flipped instead (32 arrangements for 5
+  are tried (252 for 5 seeds per side), so p is exact. If the scores of one side are all equal, the differences
+  between the other side's scores and this value are tested instead, by flipping their signs (32 arrangements for 5
   seeds). If the scores of each side are all equal, seeds are not tested.
 - *examples*: for these trained models, it does not matter which recipe a prediction belongs to. The predictions of the
   two sides are swapped example by example, with probability one half (approximate randomization: Noreen 1989; Yeh
@@ -94,7 +94,7 @@ def single_label(
 def multi_label(
     truth: Sequence[Sequence[Sequence[int]]], predicted: Sequence[Sequence[Sequence[int]]], classes: int, metric: str
 ) -> Tested:
-    """Builds the results of a task whose examples have any number of labels: [seeds][examples][labels].
+    """Builds the results of a multi-label task, from labels as [seeds][examples][labels].
 
     macro_f1 is the mean over all classes, with 0 for classes that never occur. accuracy counts an example as correct if
     its set of labels is exactly right.
@@ -119,7 +119,7 @@ def multi_label(
 def entities(
     truth: Sequence[Sequence[Sequence[int]]], predicted: Sequence[Sequence[Sequence[int]]], labels: Sequence[str]
 ) -> Tested:
-    """Builds the results of a task with labelled words, [seeds][examples][words].
+    """Builds the results of a task of kind `tokens`, from labels of words as [seeds][examples][words].
 
     The score is F1 over entities. A predicted entity is correct if its span and its type are correct.
     """

@@ -39,7 +39,7 @@ class Side:
     variance: float
     """Variance of the score over seeds; 0 if there is one seed."""
     luck: float = 0.0
-    """Part of this variance that is due to chance in the choice of test examples."""
+    """Part of the variance over seeds that is due to chance in the choice of test examples."""
 
     @property
     def varies(self) -> bool:
@@ -177,7 +177,7 @@ def _smallest(is_enough: Callable[[int], bool], first: int) -> int | None:
 
 
 def _of_size(chance: Uncertainty, seeds: int) -> Uncertainty:
-    """Returns the uncertainty that remains if each side has at least this many seeds."""
+    """Returns the uncertainty of the difference if the number of seeds of each side is raised to `seeds`."""
     recipe, baseline = (replace(side, seeds=max(seeds, side.seeds)) for side in (chance.recipe, chance.baseline))
     if chance.examples is None:
         return Uncertainty(recipe, baseline)
@@ -194,7 +194,7 @@ class _Studies:
     difference: np.ndarray
     """Observed difference of each study, as a mean over tasks [studies]."""
     least: np.ndarray
-    """Smallest difference that passes the test of examples, or the test of examples and seeds together [studies]."""
+    """Smallest difference that is significant by its standard error over examples and, if permuted, seeds [studies]."""
     half: np.ndarray
     """Half of the width of the 95% interval [studies]."""
     exchanged: np.ndarray | None
@@ -203,7 +203,7 @@ class _Studies:
     kept: np.ndarray
     """Share of a true difference that remains under each permutation of seeds [arrangements]."""
     exact: bool
-    """Whether `exchanged` has all possible arrangements."""
+    """Whether `exchanged` has all possible arrangements, and not a random sample of them."""
     level: float
     """The p below which a difference is detected."""
 

@@ -22,16 +22,16 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Margin:
-    """The largest differences that do not matter."""
+    """Equivalence margins: smaller differences count as equal."""
 
     points: float = 1.0
-    """Difference of scores [points, which are hundredths]."""
+    """Margin for differences of scores [points, which are hundredths]."""
     nats: float = 0.02
-    """Difference of losses [nats per token]."""
+    """Margin for differences of losses [nats per token]."""
 
     @property
     def share(self) -> float:
-        """Returns the difference of scores as a fraction."""
+        """Returns the margin for differences of scores as a fraction."""
         return self.points / 100
 
 
@@ -89,8 +89,8 @@ class SeedRounds:
     """Share of the error rate that each look uses: `obrien_fleming` uses little at early looks, so that the last look
     is nearly as strict as a test without looks; `pocock` ends large differences earlier and is stricter at the end."""
     figures: list[str] = field(default_factory=lambda: ["average"])
-    """Figures of sequences that must end, such as `average`, `loss_average` or `general_change`. Fine-tuning runs have
-    one figure, the score of the task."""
+    """Metrics of sequences that are compared at each look, such as `average`, `loss_average` or `general_change`. The
+    study adds seeds while a comparison is open. Fine-tuning runs have one metric, the score of the task."""
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -100,7 +100,7 @@ class SeedRounds:
 
 @dataclass(frozen=True)
 class Seen:
-    """Result of one look for one recipe. Differences are from the baseline, in the unit of the figure."""
+    """Result of one look for one recipe. Differences are from the baseline, in the unit of the metric."""
 
     difference: float
     low: float | None
@@ -113,7 +113,7 @@ class Seen:
     level: float
     """Largest p that is significant at this look, after Holm's correction for the recipes of the comparison."""
     conclusion: Conclusion
-    """`better`, `worse`, `equal`, or `open`."""
+    """Conclusion of the look: `better`, `worse`, `equal`, or `open` (undecided)."""
     over: list[str] = field(default_factory=list)
     """Sources of chance that the tests include: `examples`, `seeds`, or both."""
     fixed: float = 0.0
@@ -121,8 +121,8 @@ class Seen:
     pairs: int = 0
     """Number of pairs of seeds of a paired comparison; 0 for other comparisons."""
     floor: float = 0.0
-    """Smallest p that the test over examples can give, with any number of seeds: 1 / (number of permutations + 1). It
-    is 0 without predictions."""
+    """Smallest p that the permutation test of examples can give, with any number of seeds:
+    1 / (number of permutations + 1). It is 0 if predictions are not known."""
 
     @property
     def is_known(self) -> bool:
@@ -132,12 +132,12 @@ class Seen:
 
 @dataclass(frozen=True)
 class Looked:
-    """Result of a look at the recipes that are compared on one task, or in one figure of sequences."""
+    """Result of a look at the recipes that are compared on one task, or in one metric of sequences."""
 
     row: str
-    """Name of the task with its swept values, or title of the figure."""
+    """Name of the task with its swept values, or title of the metric."""
     figure: str
-    """Name of the figure of sequences. Empty for scores of fine-tuning runs."""
+    """Name of the metric of sequences. Empty for scores of fine-tuning runs."""
     look: int
     """Number of the look, from 1."""
     seeds: list[int]
@@ -145,7 +145,7 @@ class Looked:
     level: float
     """Level of this look for a single comparison. The repeated intervals have the confidence 1 - level."""
     margin: float
-    """Largest difference that does not matter, in the unit of the figure."""
+    """Equivalence margin: smaller differences count as equal. In the unit of the metric."""
     recipes: int
     """Number of recipes that are compared with the baseline, for which p is corrected."""
     significant: int
@@ -179,7 +179,7 @@ class Ending:
 
 
 def endings(looks: Sequence[Looked]) -> dict[tuple[str, str, str], Ending]:
-    """Returns the latest look at each recipe, keyed by row, figure and recipe.
+    """Returns the latest look at each recipe, keyed by row, metric and recipe.
 
     Args:
         looks: all looks of a study, with earlier looks first.

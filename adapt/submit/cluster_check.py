@@ -1,6 +1,6 @@
-"""Checks that work can run on a cluster, and determines the files and the environment that a job gets there.
+"""Checks that a chain or job can run on a cluster, and determines the files and the environment that are sent there.
 
-On the cluster, all nodes must share the storage, and the work's workers must fit on the nodes. The files that are sent
+All nodes of the cluster must share the storage, and the nodes must have room for all workers. The files that are sent
 must be smaller than Ray's limit, and the command line and the environment must contain no secrets.
 """
 
@@ -126,7 +126,7 @@ def autoscaler_file() -> Path | None:
 def limits_in(file: Path | None) -> list[tuple[Mapping[str, float], int]]:
     """Reads the kinds of worker nodes in a cluster file: the resources of a node, and the largest number of nodes.
 
-    Returns an empty list without a file, or if the file cannot be read.
+    Returns an empty list if `file` is None or cannot be read.
     """
     try:
         content: dict[str, Any] = yaml.safe_load(file.read_text()) if file else {}
@@ -228,7 +228,7 @@ def check_bucket(root: Path) -> int:
 
 
 def try_bucket(root: str) -> str:
-    """Checks on a node whether it can use the bucket and write the local copy. Returns the reason if not, else ""."""
+    """Checks on a node whether it can use the bucket and write the local copy. Returns the error, or "" if it can."""
     mirror = mirror_at(Path(root))
     assert mirror
     try:
@@ -242,7 +242,7 @@ def try_bucket(root: str) -> str:
 
 
 def try_storage(sign: str, word: str) -> str:
-    """Checks on a node whether it can use the storage root. Returns the reason if it cannot, else an empty text.
+    """Checks on a node whether it can use the storage root. Returns the error, or an empty text if it can.
 
     Args:
         sign: path of a test file that another node has written to the storage root.
@@ -269,7 +269,7 @@ def _unusable(root: Path, who: str, why: str) -> StorageError:
 
 
 def check_places(configs: Iterable[Config]) -> None:
-    """Checks that the workers of all training runs fit on the cluster at its largest size.
+    """Checks that the cluster, at its largest size, has room for the workers of each training run.
 
     The function needs a connection to Ray.
 
@@ -326,7 +326,7 @@ def check_ever(resources: ResourcesConfig, kinds: list[NodeKind], grows: bool) -
 
 
 def check_environment(configs: Iterable[Config]) -> None:
-    """Logs the credentials that the work needs and that are missing from the environment of this node."""
+    """Logs a message if credentials that the chain or job needs are missing from this node's environment."""
     if any(config.tracking.wandb_project for config in configs) and not (
         os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE") or (Path.home() / ".netrc").exists()
     ):

@@ -65,7 +65,7 @@ def connected(address: str) -> JobSubmissionClient:
     """
     _check_answers(address)
     hush()
-    for name in ("dashboard_sdk", "job.sdk"):  # hides what Ray reports about packages and ended logs
+    for name in ("dashboard_sdk", "job.sdk"):  # hides Ray's messages on packages and ended logs
         logging.getLogger(f"ray.dashboard.modules.{name}").setLevel(logging.WARNING)
     send_in_silence()
     try:
@@ -96,7 +96,7 @@ def _refuse_open(address: str) -> None:
     try:
         answer = requests.get(f"{address}/api/jobs/", timeout=_PATIENCE_S, allow_redirects=False)
     except requests.exceptions.RequestException:
-        return  # the next request reports a cluster that does not answer
+        return  # if the cluster is down, the next request reports it
     if answer.status_code == 200:
         raise ClusterError(
             f"the cluster at {address} asks for no token, so everybody who reaches its ports can run code on it",
@@ -181,7 +181,7 @@ class JobCluster:
     retries: int = 2
     """Number of retries after a failure that a retry may avoid, such as a lost node or a killed process."""
     drive_on: str | None = None
-    """Ray resource of the nodes that run the entry points of jobs. None for the head."""
+    """Ray resource of the nodes that run the entry points of jobs. None means the head node."""
 
     def jobs(self, name: str) -> list[JobDetails]:
         """Lists the jobs of the chain or job with this name, oldest first."""
@@ -205,7 +205,7 @@ class JobCluster:
 
 
 def of_order(order: Order, jobs: Iterable[JobDetails], part: str = "") -> list[JobDetails]:
-    """Returns the jobs that run exactly this work: the same name and configuration, and the same stage, if any."""
+    """Returns the jobs for an order: jobs with its name and configuration and, if `part` is set, for this stage."""
     metadata = order.metadata(part)
     return [job for job in jobs if {name: (job.metadata or {}).get(name) for name in metadata} == metadata]
 
@@ -216,7 +216,7 @@ def is_bad_luck(job: JobDetails) -> bool:
 
 
 def ended(job: JobDetails) -> JobDetails:
-    """Returns the job if it has succeeded.
+    """Returns the ended job if it has succeeded. Otherwise raises its error.
 
     Raises:
         AdaptError: the job was stopped or has failed.

@@ -1,7 +1,7 @@
-"""Commands of `dontstop chain` on clusters: submit, status, logs, stop, check and stages.
+"""Implements the cluster commands of `dontstop chain`: submit, status, logs, stop, check and stages.
 
-A chain or job is submitted as one cluster job, or each stage as a separate cluster job. The work is checked first, and
-is never submitted twice. If a node or process is lost, the job is submitted again.
+A chain or job is submitted as one cluster job, or each of its stages as a separate cluster job. It is checked first.
+If it is already running, it is only followed. If a node or process is lost, the cluster job is submitted again.
 """
 
 import json
@@ -65,7 +65,7 @@ _MESSAGE = re.compile(r"^(\w+): (.*)\n  fix: (.*)$", re.MULTILINE)
 
 
 def check(cluster: JobCluster, order: Order) -> dict[str, Any]:
-    """Checks on the cluster that the work can run there; see `adapt.submit.cluster_check`.
+    """Runs a job that checks whether the cluster can run the order; see `adapt.submit.cluster_check`.
 
     Returns:
         JSON object in the last line of the check's output: a path and metrics.
@@ -85,7 +85,7 @@ def check(cluster: JobCluster, order: Order) -> dict[str, Any]:
 
 
 def driver_options(resource: str | None) -> list[str]:
-    """Returns the `--drive-on` argument. The list is empty if the work runs on the head."""
+    """Returns the `--drive-on` argument. The list is empty if entry points run on the head node."""
     return [f"--drive-on={resource}"] if resource else []
 
 
@@ -126,7 +126,7 @@ def run_small(cluster: JobCluster, entrypoint: str, name: str, shows: bool = Tru
 
 
 def _as_ours(text: str, job: JobDetails) -> AdaptError:
-    """Converts the output of a failed command on the cluster to one of our own errors."""
+    """Converts the output of a command that failed on the cluster to an `AdaptError`."""
     for name, what, fix in reversed(_MESSAGE.findall(text)):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, AdaptError):
@@ -139,18 +139,18 @@ def _as_ours(text: str, job: JobDetails) -> AdaptError:
 
 
 def submit(cluster: JobCluster, order: Order, again: bool = False) -> JobDetails:
-    """Submits work to a cluster and follows it until its end. Work that is already running is only followed.
+    """Submits a chain or job to a cluster and follows it until its end. If it is already running, it is only followed.
 
     Args:
-        cluster: cluster that runs the work.
-        order: work to submit.
-        again: whether to run the work again if it has succeeded before.
+        cluster: cluster to run on.
+        order: chain or job to submit.
+        again: whether to run the chain or job again if it has succeeded before.
 
     Returns:
         The job that succeeded.
 
     Raises:
-        AdaptError: the work cannot run on the cluster, or has failed.
+        AdaptError: the chain or job cannot run on the cluster, or has failed.
     """
     jobs = cluster.jobs(order.name)
     refuse_other(order, jobs)
@@ -188,10 +188,10 @@ def _begin(cluster: JobCluster, order: Order, attempt: int) -> str:
 
 
 def refuse_other(order: Order, jobs: Iterable[JobDetails]) -> None:
-    """Refuses a name under which other work is running, because jobs are found by this name.
+    """Refuses an order if another chain or job is running under its name, because jobs are found by name.
 
     Raises:
-        ConfigError: other work is running under this name. The message names the job.
+        ConfigError: another chain or job is running under this name. The message names the cluster job.
     """
     for job in jobs:
         if not job.status.is_terminal() and (job.metadata or {}).get(DIGEST) != order.digest:
@@ -208,7 +208,7 @@ _SAID_AFTER_S = 15.0
 
 @dataclass
 class StagesProgress:
-    """State of the stages of a chain, keyed by the labels of the stages."""
+    """Which stages of a chain can start, are running or have failed. Stages are identified by label."""
 
     ready: deque[str] = field(default_factory=deque)
     """Labels of stages that have not been started, and whose inputs are finished."""
@@ -219,7 +219,7 @@ class StagesProgress:
     begun: Counter[str] = field(default_factory=Counter)
     """Number of jobs that were started for each stage, keyed by label."""
     said: dict[str, str] = field(default_factory=dict)
-    """Reason that was logged last for each waiting stage, keyed by label."""
+    """Reason for waiting that was last logged for each waiting stage, keyed by label."""
     since: dict[str, float] = field(default_factory=dict)
     """Time at which the last job of each stage was started, keyed by label."""
 
@@ -351,7 +351,7 @@ def run_cluster_command(asked: ClusterCommand) -> None:
     """Runs a cluster command of jobs/chain.py.
 
     Raises:
-        AdaptError: the command cannot be carried out. All checks are made before any work starts.
+        AdaptError: the command cannot be carried out. All checks are made before a chain or job starts.
     """
     verbs: dict[str, Callable[[ClusterCommand, Order], None]] = {
         "submit": _submit,

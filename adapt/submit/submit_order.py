@@ -1,4 +1,4 @@
-"""Parses the command line of cluster commands, and derives an id of the work from its configuration."""
+"""Parses cluster commands, and derives the id of a submitted chain or job from its configuration."""
 
 import hashlib
 import json
@@ -91,7 +91,7 @@ def read_cluster_command(arguments: Sequence[str]) -> ClusterCommand:
 
 
 NAME, DIGEST, PART = "dontstop_name", "dontstop_digest", "dontstop_part"
-"""Keys of a job's metadata: name of the chain, digest of its configuration, and label of the stage."""
+"""Keys of a cluster job's metadata: name of the chain or job, digest of its configuration, and label of the stage."""
 _DIGITS = 12
 
 
@@ -121,17 +121,17 @@ class Order:
     margin: Margin = MARGIN
     """Largest differences that the chain's report treats as too small to matter."""
     rounds: SeedRounds | None = None
-    """When a sequential study looks at its results. None for other chains and jobs."""
+    """Rounds of seeds after which a sequential study analyzes its results. None for other chains and jobs."""
 
     @property
     def entrypoint(self) -> str:
-        """Command that runs the work."""
+        """Command that runs the chain or job."""
         if self.job is None:
             return self.command(self.verb, *self.further)
         return shlex.join(["python", f"jobs/{self.program}.py", *self.arguments])
 
     def command(self, verb: str, *further: str) -> str:
-        """Returns a command of jobs/chain.py for this work.
+        """Returns a command of jobs/chain.py for this chain or job.
 
         Args:
             verb: verb of the command, such as `status`.
@@ -141,11 +141,11 @@ class Order:
         return shlex.join(["python", "jobs/chain.py", verb, *job, *self.arguments, *further])
 
     def narrowed(self, arguments: Sequence[str]) -> str:
-        """Returns the command that runs the part of a chain that the arguments select."""
+        """Returns the command that runs only those stages of a chain that the arguments select."""
         return shlex.join(["python", "jobs/chain.py", "run", *arguments])
 
     def submission(self, attempt: int, part: str = "") -> str:
-        """Returns the submission id of a job. Work with the same name, configurations and attempt has the same id.
+        """Returns the submission id of a job, which depends only on name, configurations, attempt and stage.
 
         Args:
             attempt: number of the attempt, from 1.
@@ -157,7 +157,7 @@ class Order:
         return "-".join(["dontstop", *words, *([own] if own else []), self.digest[:_DIGITS], str(attempt)])
 
     def metadata(self, part: str = "") -> dict[str, str]:
-        """Returns the metadata by which jobs of this work are found."""
+        """Returns the metadata by which the cluster jobs of this order are found."""
         return {NAME: self.name, DIGEST: self.digest, PART: part}
 
 

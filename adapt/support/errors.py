@@ -1,4 +1,4 @@
-"""Errors that users can cause, and suggestions for misspelled names."""
+"""Defines the errors that dontstop raises on purpose, and suggests known names for misspelled names."""
 
 import difflib
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ class AdaptError(Exception):
 
     def __init__(self, what: str, fix: str = "") -> None:
         self.what, self.fix = redact(what), redact(fix)
-        # args contain both texts, so that the error survives pickling between Ray processes
+        # `args` contain both texts, so that pickle can rebuild the error in another process
         super().__init__(self.what, self.fix)
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class TrainingError(AdaptError):
 
 
 class StallError(TrainingError):
-    """A worker made no progress, and was ended. A restart continues from the last checkpoint."""
+    """A worker was killed, because it made no progress. A restart continues from the last checkpoint."""
 
 
 class DeviceMemoryError(TrainingError):
@@ -79,8 +79,8 @@ class DeviceMemoryError(TrainingError):
         what: as in `AdaptError`.
         fix: as in `AdaptError`.
         micro_batch: number of sequences per pass.
-        steps: number of successful steps since the last start of the ranks.
-        field: configuration field that makes passes smaller.
+        steps: number of completed steps since the ranks last started.
+        field: configuration field that users can change to make passes smaller.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""The heartbeat of a process: reports what the process does, so that a stalled process is noticed and ended.
+"""Reports what a process does (its heartbeat), so that a stalled process is noticed and killed.
 
-`begin_watch` starts the heartbeat and a second process that watches it (`adapt.support.stall_watch`). `beat` says that
-the process has made progress, and what it does next. A beat takes a few microseconds. Without a watch, `beat` does
-nothing. `Steady` watches Ray's tasks. Ray runs the task of a killed process again.
+`begin_watch` starts the heartbeat and a second process that watches it (`adapt.support.stall_watch`). `beat` reports
+that the process has made progress, and what it does next. This takes a few microseconds. `beat` does nothing if no
+second process watches. `Steady` watches Ray's tasks. Ray runs the task of a killed process again.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from adapt.support import stall_watch
 from adapt.support.stall_watch import DUMP_SIGNAL, IDLE, SIZE, STALLS, Beat
 
 FLOOR_S = 30.0
-"""Smallest limit of a step if `resources.stall_s` is not set [s]."""
+"""Smallest time limit of a step if `resources.stall_s` is not set [s]."""
 TIMES = 5.0
-"""Limit of a step if `resources.stall_s` is not set, as a multiple of the slowest step so far."""
+"""Time limit of a step if `resources.stall_s` is not set, as a multiple of the slowest step so far."""
 PATIENT_S = 1800.0
-"""Limit of phases whose duration is not known: first start, first step, evaluation, checkpoints, and export [s]."""
+"""Time limit of phases of unknown duration: first start, first step, evaluation, checkpoints, and export [s]."""
 _PULSE_S = 0.5
 DATA_WAIT = "the data wait of step"
 """Phase of a rank that waits for its next batch."""
@@ -41,21 +41,21 @@ class Limits:
     """Longest times without progress, after which a process is ended."""
 
     floor_s: float = FLOOR_S
-    """Smallest limit of a step [s]."""
+    """Smallest time limit of a step [s]."""
     times: float = TIMES
-    """Limit of a step as a multiple of the slowest step so far."""
+    """Time limit of a step, as a multiple of the slowest step so far."""
     patient_s: float = PATIENT_S
-    """Limit of phases whose duration is not known [s]."""
+    """Time limit of phases whose duration is not known [s]."""
     stopped_s: float = FLOOR_S
-    """Limit of a process that a signal has stopped, in any phase [s]."""
+    """Time limit of a process that a signal has stopped, in any phase [s]."""
     start_s: float = PATIENT_S
-    """Limit of a phase that the process enters for the first time, such as the first step, which may compile [s]."""
+    """Time limit of a phase that the process enters for the first time [s]. For example, the first step may compile."""
     patient: frozenset[str] = frozenset()
-    """Phases whose duration is not known, in addition to the phases that calls of `beat` mark as patient."""
+    """Names of phases of unknown duration, in addition to those that calls of `beat` mark as `patient`."""
 
     @classmethod
     def of_rank(cls, stall_s: float | None, floor_s: float = FLOOR_S, patient: frozenset[str] = frozenset()) -> Limits:
-        """Returns the limits of a rank. `stall_s` is the limit of each step after the first, if it is set [s]."""
+        """Returns the time limits of a rank. `stall_s` is the limit of each step after the first [s], or None."""
         if not stall_s:
             return cls(floor_s, patient=patient)
         longest = max(stall_s, PATIENT_S)
@@ -70,7 +70,8 @@ class Limits:
         """Returns the limits of a process on a host where such a process has started before.
 
         Args:
-            seconds: duration of the slowest phase of an earlier start on this host [s]; None if there was none.
+            seconds: duration of the slowest phase of an earlier start on this host [s]. None if there was no earlier
+                start.
         """
         return self if seconds is None else replace(self, start_s=max(self.floor_s, TIMES * seconds))
 
@@ -80,7 +81,7 @@ class Heartbeat:
 
     Args:
         name: name of the process in messages, such as `rank 1`.
-        folder: folder of the stalls of the stage (`stall_watch.STALLS`).
+        folder: folder in which stalls of the stage are recorded (`stall_watch.STALLS`).
         limits: longest times without progress.
         size: number of processes that wait for each other.
         phase: what the process does first.
@@ -89,10 +90,10 @@ class Heartbeat:
     def __init__(self, name: str, folder: Path, limits: Limits, size: int = 1, phase: str = "start") -> None:
         self.folder, self.limits = folder, limits
         self.slowest_start = 0.0
-        """Longest time so far in a phase with the limit `Limits.start_s` [s]."""
+        """Longest time so far that the process spent in a phase with the limit `Limits.start_s` [s]."""
         self._slowest = 0.0
         self._seen = {phase}
-        """Phases that began at least once."""
+        """Phases that the process has entered at least once."""
         self._began = time.monotonic()
         self._is_start, self._is_patient = True, False
         thread, first = threading.get_ident(), phase.encode()[:64]
@@ -112,11 +113,11 @@ class Heartbeat:
 
     @property
     def limit_s(self) -> float:
-        """Limit of a step [s]."""
+        """Present time limit of a step [s]."""
         return max(self.limits.floor_s, self.limits.times * self._slowest)
 
     def beat(self, phase: str, step: int = -1, patient: bool = False) -> None:
-        """Says that the process has made progress; see the function `beat`."""
+        """Reports that the process has made progress; see the function `beat`."""
         now = time.monotonic()
         if self._is_start:
             self.slowest_start = max(self.slowest_start, now - self._began)
@@ -179,10 +180,10 @@ def begin_watch(
         folder: folder of the stage.
         limits: longest times without progress.
         size: number of processes that wait for each other.
-        group: name of the group of these processes; see `join_group`. Empty if the process belongs to none yet.
+        group: name of the group of these processes; see `join_group`. Empty if the process belongs to no group yet.
         phase: what the process does first, for messages.
-        starts: duration of the slowest phase of earlier starts of such processes [s], by host name. It bounds the
-            start on the same host (`Limits.after_start`).
+        starts: duration of the slowest phase of earlier starts of such processes [s], by host name. It limits how long
+            the start on the same host may take (`Limits.after_start`).
     """
     global _own
     end_watch()
@@ -192,7 +193,7 @@ def begin_watch(
 
 
 def end_watch() -> None:
-    """Ends the watch of this process, if it is watched."""
+    """Ends the process that watches this process, if there is one."""
     global _own
     if _own:
         _own.end()
@@ -231,20 +232,20 @@ def slowest_start() -> float:
 
 
 def beat(phase: str, step: int = -1, patient: bool = False) -> None:
-    """Says that this process has made progress, and what it does next. Does nothing if the process is not watched.
+    """Reports that this process has made progress, and what it does next. Does nothing if the process is not watched.
 
     Args:
         phase: what the process does next, for messages; at most 64 characters.
-        step: number of the step; -1 if the phase has no steps.
-        patient: whether the duration of the phase is not known. Otherwise, the limit of a step applies, except when
-            the process enters the phase for the first time.
+        step: number of the step. -1 if the phase is not part of a step.
+        patient: whether the duration of the phase is not known. If it is known, the time limit of a step applies,
+            except when the process enters the phase for the first time.
     """
     if _own:
         _own.beat(phase, step, patient)
 
 
 def join_group(group: str) -> None:
-    """Joins a group of processes that wait for each other. If one stalls, all of them report what they do, and end.
+    """Joins a group of processes that wait for each other. If one process stalls, all report what they do, and end.
 
     Args:
         group: name of the group, which is different in each start of the processes; at most 32 characters.
@@ -280,7 +281,7 @@ def at_work(phase: str, folder: Path, stall_s: float | None = None, patient: boo
 
 @dataclass(frozen=True)
 class Steady:
-    """A function for Ray's tasks. If a call makes no progress, its process is ended, and Ray repeats the call.
+    """A function for Ray's tasks. If a call makes no progress, its process is killed, and Ray repeats the call.
 
     Args:
         function: function that returns a result, or an iterator of results.
@@ -303,7 +304,7 @@ class Steady:
         return self._each(result) if isinstance(result, Iterator) else result
 
     def _each(self, results: Iterator[Any]) -> Iterator[Any]:
-        """Yields the results. While the receiver is busy, the process is idle."""
+        """Yields the results. Time that the receiver of a result takes does not count as a stall."""
         while True:
             with self._at_work():
                 try:

@@ -13,7 +13,7 @@ _PASSWORD = re.compile(
     re.VERBOSE,
 )
 _AZURE = r"(?<!abfs://)(?<!abfss://)(?<!wasb://)(?<!wasbs://)(?<!ABFS://)(?<!ABFSS://)(?<!WASB://)(?<!WASBS://)"
-_USER = re.compile(rf"(?<=://){_AZURE}[^\s/?#]*@")  # excludes Azure's URLs, which have a container's name before the @
+_USER = re.compile(rf"(?<=://){_AZURE}[^\s/?#]*@")  # excludes Azure's URLs, in which a container's name precedes the @
 # matches the end of a URL, without the punctuation of the sentence around it
 _END = r"[^\s'\"]*?(?=[:;,.)\]}]*(?:[\s'\"]|$))"
 _QUERY = re.compile(rf"(?<=://)([^\s?'\"]*)\?(?=[^\s'\"]*[=&]){_END}")
@@ -80,9 +80,9 @@ _HINTS = (
     ),
     *("ya29.", "wandb_v", "dapi", "eyj"),
 )
-"""Lower-case parts of credentials.
+"""Lower-case texts. At least one of them is part of every credential that `redact` recognizes outside of URLs.
 
-A text without any of these parts contains no credential outside of URLs, so most texts need no further check.
+Most texts contain none of them, and need no further check.
 """
 _IN_URLS = (_PASSWORD, ""), (_USER, ""), (_QUERY, r"\1"), (_WEB_QUERY, r"\1"), (_FRAGMENT, r"\1")
 _ANYWHERE = (_BY_NAME, r"\1\2***"), (_BEARER, r"\1***"), (_KNOWN, _LEFT_OUT)

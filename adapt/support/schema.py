@@ -1,10 +1,10 @@
-"""Names of the columns, files and types of data that one stage writes and another reads."""
+"""Defines the names of columns, files and types of data that one stage writes and another reads."""
 
 TOKENS = "tokens"
 """Column of a token shard with one list of token ids per document, including special tokens."""
 
 KEYS = "key"
-"""Column of a token shard with the identity of each document: a hash of its normalised text.
+"""Column of a token shard that identifies each document by a hash of its normalised text.
 
 See `adapt.corpus.heldout`.
 """

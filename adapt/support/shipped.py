@@ -1,4 +1,4 @@
-"""Paths of the recipes and search spaces that come with the package."""
+"""Finds the recipes and search spaces that come with the package."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,9 +36,9 @@ def space_file(name: str) -> str:
 
 
 def unless_here(shipped: Mapping[str, Path]) -> dict[str, str]:
-    """Returns the shipped files, keyed by name, except names that a file in the current folder has.
+    """Returns the shipped files, keyed by name. Leaves out names that a file in the current folder has.
 
-    The user's files come first.
+    The user's own file is then used instead.
     """
     return {name: str(file) for name, file in shipped.items() if not Path(name).is_file()}
 

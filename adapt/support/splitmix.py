@@ -1,4 +1,4 @@
-"""SplitMix64 (Steele, Lea and Flood 2014): pseudo-random numbers as a function of a position, without a state."""
+"""Computes pseudo-random numbers as a function of a position, by SplitMix64 (Steele, Lea and Flood 2014)."""
 
 import numpy as np
 

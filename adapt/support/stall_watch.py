@@ -1,14 +1,15 @@
 """Watches one process from outside, and ends it if it makes no progress. Runs as a separate program.
 
-The watched process is the parent. It writes its heartbeat to memory that both processes share (`Beat`;
-`adapt.support.heartbeat` is the writing side). A thread of the watched process could not watch it, because it would not
-run while the process is stopped by a signal or while another thread holds Python's global interpreter lock (GIL).
+The watched process is the parent. It writes its heartbeat (`Beat`) to memory that both processes share, by
+`adapt.support.heartbeat`. A thread of the watched process could not do this work: no thread runs while a signal has
+stopped the process or while another thread holds Python's global interpreter lock (GIL).
 
 Processes that wait for each other, such as the ranks of a training run, form a group. Their watchers exchange reports
-through files in a folder. If a process exceeds its limit, its watcher reports this. If another watcher then reports
-that its own process legitimately takes long, for example because it writes a report, no process is ended. Otherwise,
-each watcher writes what its process does (`Stall`), and kills its process. The files of all watchers show for which
-process the others waited. SIGKILL also ends processes that are stopped, and works while the network is cut.
+through files in a folder. If a process exceeds its time limit, its watcher reports this to the others. If another
+watcher then reports that its own process legitimately takes long, for example because it writes a report, no process is
+ended. Otherwise, each watcher writes what its process does (`Stall`), and kills its process. The files of all watchers
+show for which process the others waited. SIGKILL also ends processes that are stopped, and works while the network is
+cut.
 """
 
 import json
@@ -31,32 +32,32 @@ from pathlib import Path
 from typing import NamedTuple
 
 LOOK_S = 0.5
-"""Time between two looks at the heartbeat [s]."""
+"""Time between two reads of the heartbeat [s]."""
 _LONGEST_LOOK_S = 2.0
-"""Largest time between two looks that counts as time without progress [s].
+"""Largest time between two reads of the heartbeat that counts as time without progress [s].
 
-If the watcher itself was not running for longer, the machine was suspended or overloaded, and so was the process.
+If more time has passed, the machine was suspended or overloaded, so that the watched process could not run either.
 """
 _GRACE_S = 6.0
-"""Time that the watchers of a group have to report that their processes are busy [s]."""
+"""Time that the other watchers of a group have to report that their processes legitimately take long [s]."""
 _HUNG_S = 30.0
 """Time after which the folder of a group counts as unreachable, so that each watcher decides by itself [s]."""
 _OTHERS_S = 5.0
-"""Longest wait for the statements of the other processes of the group [s]."""
+"""Longest wait until the other processes of the group have recorded what they do (`Stall`) [s]."""
 _DUMP_S = 3.0
-"""Longest wait for the Python stacks [s]."""
+"""Longest wait until the process has written its Python stacks [s]."""
 _PULSE_S = 2.0
-"""Longest wait for the next run of the process's pulse thread, which runs Python code twice per second [s]."""
+"""Longest wait for the pulse thread [s]. This thread of the watched process runs Python code twice per second."""
 _LAYOUT = struct.Struct("<Q q d d Q Q 32s 64s")
 _CHECK = struct.Struct("<I")
 SIZE = _LAYOUT.size + _CHECK.size
 """Size of the shared memory [bytes]."""
 IDLE = "idle"
-"""Phase in which the process has nothing to do, for any length of time, and waits for others."""
+"""Name of the phase in which a process waits for other processes, without a time limit."""
 STALLS = "stalls"
-"""Name of the folder, below the folder of a stage, with one folder per stall."""
+"""Name of the folder in a stage's folder that has one subfolder per stall."""
 DUMP_SIGNAL = signal.SIGUSR2
-"""Signal on which the watched process writes the Python stacks of all threads."""
+"""Signal that makes the watched process write the Python stacks of all its threads."""
 
 
 class Beat(NamedTuple):
@@ -69,7 +70,7 @@ class Beat(NamedTuple):
     limit_s: float
     """Longest time until the next beat [s]; infinite while the process has nothing to do."""
     stopped_limit_s: float
-    """Like `limit_s`, for a process that a signal has stopped. Such a process makes no progress in any phase."""
+    """Longest time until the next beat of a process that a signal has stopped [s]. It applies in all phases."""
     pulses: int
     """Number of times that the pulse thread ran. This thread runs about twice per second, and needs the GIL."""
     thread: int
@@ -85,7 +86,7 @@ class Beat(NamedTuple):
         return self.limit_s > self.stopped_limit_s
 
     def write(self, memory: mmap.mmap) -> None:
-        """Writes the heartbeat into shared memory, with a checksum, because the reader may look in between."""
+        """Writes the heartbeat into shared memory. A checksum lets a reader detect a half-written heartbeat."""
         packed = _LAYOUT.pack(*tuple(self))
         memory[:SIZE] = packed + _CHECK.pack(zlib.crc32(packed))
 
@@ -115,15 +116,16 @@ class Stall:
     seconds: float
     """Time since the last progress [s]."""
     is_first: bool
-    """Whether the process exceeded its limit itself. Otherwise, another process of the group did."""
+    """Whether this process exceeded its time limit. If false, another process of the group exceeded its limit."""
     state: str
     """State of the process in /proc, such as T for stopped; empty where the system has no /proc."""
     is_gil_held: bool
-    """Whether Python code no longer ran although the process was not stopped, because a thread held the GIL."""
+    """Whether Python code could not run because a thread held the GIL, and not because a signal had stopped the
+    process."""
     stack: str
     """Python stacks of all threads as `faulthandler` or py-spy writes them; empty if they could not be read."""
     thread: int
-    """Identifier of the thread that did the work, as in the stack of `faulthandler`."""
+    """Identifier of the thread that made the last beat, as `faulthandler` prints it in the stacks."""
 
     @property
     def is_stopped(self) -> bool:
@@ -132,7 +134,7 @@ class Stall:
 
     @property
     def waits_for_others(self) -> bool:
-        """Whether the process waited for other ranks, or its work ended in an error because another rank is gone."""
+        """Whether the process waited for other ranks, or failed because another rank was gone."""
         return self.phase == IDLE or _has_ended(self.stack, self.thread) or waits_for_others(self.stack, self.thread)
 
     def what(self) -> str:
@@ -158,8 +160,8 @@ class Stall:
 def blamed(stalls: list[Stall]) -> list[Stall]:
     """Returns the processes of a group that the other processes waited for.
 
-    These are the processes that could not run. If all could run, they are the processes outside of a collective
-    operation. If there are none, they are the processes with the least progress.
+    These are the processes that could not run. If all processes could run, these are the processes that were not in a
+    collective operation. If all were in one, these are the processes with the least progress.
     """
     unable = [each for each in stalls if each.is_stopped or each.is_gil_held or not each.stack]
     at_work = [each for each in stalls if not each.waits_for_others]
@@ -167,7 +169,7 @@ def blamed(stalls: list[Stall]) -> list[Stall]:
 
 
 def read_stalls(folder: Path) -> list[Stall]:
-    """Reads the statements (`Stall`) of the processes of a group, sorted by the name of the process."""
+    """Reads what each process of a group did when a process stalled (`Stall`), sorted by the name of the process."""
     stalls = []
     for file in sorted(folder.glob("*.json")):
         with suppress(OSError, ValueError, TypeError):
@@ -187,7 +189,7 @@ def waits_for_others(stack: str, thread: int) -> bool:
 
 
 def _has_ended(stack: str, thread: int) -> bool:
-    """Returns whether stacks of `faulthandler` lack the working thread. Returns False for other stacks."""
+    """Returns whether the working thread is missing in stacks of `faulthandler`. Returns False for other stacks."""
     titles = [title for title, _ in _threads(stack) if "most recent call first" in title]
     return bool(titles) and not any(f"0x{thread:016x}" in title for title in titles)
 
@@ -195,7 +197,7 @@ def _has_ended(stack: str, thread: int) -> bool:
 def _working(stack: str, thread: int) -> list[str]:
     """Returns the frames of the thread that does the work, innermost first.
 
-    The stacks of py-spy have other thread identifiers. In them, the thread with the most frames of the package is used.
+    Stacks of py-spy have other thread identifiers. For them, the thread with the most frames of dontstop is used.
     """
     package, threads = str(Path(__file__).parents[1]), _threads(stack)
     for title, frames in threads:
@@ -203,7 +205,7 @@ def _working(stack: str, thread: int) -> list[str]:
             return frames
 
     def ours(frames: list[str]) -> int:
-        return sum(package in frame and "heartbeat.py" not in frame for frame in frames)  # without the pulse thread
+        return sum(package in frame and "heartbeat.py" not in frame for frame in frames)  # leaves out the pulse thread
 
     return max((frames for _, frames in threads), key=ours, default=[])
 
@@ -225,7 +227,7 @@ def _short(frame: str) -> str:
 
 
 class CoreDelays:
-    """Measures for how long a process waits for a core. Such a wait is not a stall: other processes use the cores.
+    """Measures how long a process waits for a CPU core. Such a wait is not a stall, because other processes run.
 
     Args:
         pid: number of the process.
@@ -265,7 +267,7 @@ class Watch:
         memory: shared memory with the heartbeat.
         dump: file descriptor of the file to which the process writes its Python stacks.
         name: name of the process in messages.
-        folder: folder of the stalls of the stage, on storage that all processes of the group see.
+        folder: folder in which stalls of the stage are recorded, on storage that all processes of the group see.
         size: number of processes in the group.
     """
 
@@ -274,13 +276,13 @@ class Watch:
         self._parent = os.getppid()
         self._beat = Beat.read(memory) or Beat(0, -1, math.inf, math.inf, 0, 0, b"", b"start")
         self._is_late = self._is_busy = False
-        """Whether the process has exceeded its limit; whether it takes long legitimately."""
+        """Whether the process has exceeded its time limit, and whether it has a legitimate reason to take long."""
         self._is_other_late = self._is_other_busy = False
         self._answered = time.monotonic()
         """Time at which the folder of the group was read last [s]."""
 
     def run(self) -> None:
-        """Looks at the heartbeat until the process ends or was killed."""
+        """Checks the heartbeat regularly until the process has ended or was killed."""
         threading.Thread(target=self._meet, daemon=True).start()
         age = starved = waited = next_check = 0.0
         last, cores = time.monotonic(), CoreDelays(self._parent)
@@ -308,13 +310,13 @@ class Watch:
                 return
 
     def _may_end(self, waited: float) -> bool:
-        """Returns whether the process may be ended: no other process has reported in time that it is busy."""
+        """Returns whether the process may be killed: no other process of the group has reported that it is busy."""
         if not self._beat.group or waited > _HUNG_S < time.monotonic() - self._answered:
             return True
         return waited >= _GRACE_S and not self._is_other_busy
 
     def _is_at_work(self, is_starved: bool) -> bool:
-        """Returns whether the process takes long legitimately, and does not wait for other processes.
+        """Returns whether the process has a legitimate reason to take long, and does not wait for other processes.
 
         Args:
             is_starved: whether the process waited for a core for more than half of the time since its last progress.
@@ -326,7 +328,7 @@ class Watch:
         return self._folder / self._beat.group.decode() if self._beat.group else None
 
     def _meet(self) -> None:
-        """Exchanges reports with the other watchers of the group. The storage of the group's folder may hang."""
+        """Exchanges reports with the other watchers of the group. Runs in a thread, because the storage may hang."""
         name = self._name.replace(" ", "-")
         while True:
             time.sleep(2 * LOOK_S)
@@ -345,7 +347,7 @@ class Watch:
                 self._answered = time.monotonic()
 
     def _end(self, age: float, state: str) -> None:
-        """Writes what the process does, waits for the other processes of the group, and kills the process."""
+        """Records what the process does, waits until the other processes are recorded too, and kills the process."""
         beat, stack = self._beat, self._stack(state)
         stall = Stall(
             self._name,
@@ -369,7 +371,7 @@ class Watch:
             os.kill(self._parent, signal.SIGKILL)
 
     def _state(self, group: Path, stall: Stall) -> None:
-        """Writes the statement of this process, and waits for the statements of the other processes."""
+        """Records the `Stall` of this process, and waits until the other processes have recorded theirs."""
         with suppress(OSError):
             group.mkdir(parents=True, exist_ok=True)
             file = group / f"{self._name.replace(' ', '-')}.json"
@@ -392,7 +394,8 @@ class Watch:
     def _stack(self, state: str) -> str:
         """Reads the Python stacks of the process.
 
-        A stopped process cannot write them. If py-spy is installed and permitted, it reads them from outside.
+        A process that a signal has stopped cannot write its stacks. Then py-spy reads them from outside, if it is
+        installed and permitted.
         """
         if state == "T":
             return _spied(self._parent)
@@ -401,7 +404,7 @@ class Watch:
         size, end = before, time.monotonic() + _DUMP_S
         while time.monotonic() < end:
             time.sleep(0.2)
-            if before < os.fstat(self._dump).st_size == size:  # nothing was added since the last look
+            if before < os.fstat(self._dump).st_size == size:  # the file no longer grows, so the stacks are complete
                 break
             size = os.fstat(self._dump).st_size
         return os.pread(self._dump, 2**20, before).decode(errors="replace") or _spied(self._parent)

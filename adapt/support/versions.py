@@ -9,7 +9,7 @@ _NAMES = {"ray": "Ray", "deepspeed": "DeepSpeed"}
 
 
 def untried(*packages: str) -> list[str]:
-    """Returns a line for each installed package whose minor version is not the one that dontstop was tested with.
+    """Returns a message for each installed package whose minor version differs from the tested minor version.
 
     Args:
         packages: packages to check. If none is named, all packages in TRIED are checked.
@@ -20,7 +20,7 @@ def untried(*packages: str) -> list[str]:
 
 
 def install_command() -> str:
-    """Returns the command that installs the tested versions of all packages that have another minor version."""
+    """Returns a command that installs the tested version of each package whose minor version differs."""
     return "pip install " + " ".join(f"{package}=={TRIED[package]}" for package in _others(TRIED))
 
 

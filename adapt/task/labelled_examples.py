@@ -201,7 +201,7 @@ def metric_of_task(task: TaskConfig) -> str:
 
 
 def some_labels(task: TaskConfig, split: str) -> list[str]:
-    """Returns the first two different labels of a split, or fewer if the split has fewer. Stops at the second.
+    """Returns the first two different labels of a split, or fewer if the split has fewer. Reading then stops.
 
     Raises:
         ConfigError, DataError, StorageError: for the reasons given at `split_files` and `read_file`.
@@ -342,7 +342,7 @@ def texts_of(task: TaskConfig, split: str) -> list[str]:
     """Returns the texts of a split in order, without repeats. The second text of a pair is a separate text.
 
     A second text that is contained in the first is left out. Labels are not read, because texts without a label are
-    used too: they can be trained on, or must be excluded from training.
+    needed too: for training on them, or for excluding them from training.
 
     Raises:
         ConfigError, DataError, StorageError: see `split_files` and `read_file`.

@@ -24,13 +24,13 @@ NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 MISSING = ("nan", "<na>", "null")
 """Strings that programs write for a missing value."""
 CHANCE = 0.001
-"""Smallest probability at which a dev or test split with a single class is accepted. The probability is that of drawing
-as many examples at random from train and getting only this class."""
+"""A dev or test split with a single class is refused if its probability is below this value: the probability that as
+many examples, drawn at random from train, all have this class."""
 MOST_AMOUNTS = 20
 """Largest number of different labels with decimals in train. If there are more and all labels are numbers, the labels
 are amounts and not classes, and they are refused."""
 FEWEST_EXAMPLES = 20
-"""A task with at least this many train examples is refused if each example has its own class."""
+"""A task with at least this many train examples is refused if no two of its examples have the same class."""
 SCORED = ("dev", "test")
 """The splits on which scores are computed."""
 

@@ -28,7 +28,7 @@ from adapt.support.versions import install_command, untried
 from adapt.terminal import library
 
 FORMAT, RUN = "DONTSTOP_LOG_FORMAT", "DONTSTOP_RUN"
-"""Environment variables with the log format and the id of the run, which the child processes of a job read."""
+"""Environment variables that pass the log format and the id of the run to the child processes of a job."""
 _about: ContextVar[Mapping[str, Any]] = ContextVar("about", default={})  # noqa: B039 (it is never changed in place)
 _copies: ContextVar[Path | None] = ContextVar("copies", default=None)
 _ending = threading.Lock()
@@ -42,13 +42,13 @@ AGAIN = "run the same command again: what is finished stays, and a training goes
 def printable(text: str) -> str:
     r"""Replaces control characters except tabs and line ends by their code, such as `\x1b`.
 
-    A terminal would obey these characters: a document or a name could otherwise clear the screen, or change its title.
+    Otherwise, a document or a name could contain characters that clear the terminal's screen or change its title.
     """
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def log(message: str) -> None:
-    """Writes one line to stderr, without control characters and passwords. With `--log_format json`, it is JSON.
+    """Writes one line to stderr, without control characters and passwords. With `--log_format json`, the line is JSON.
 
     A line is dropped if it cannot be written, because the disk is full or the process that reads stderr has ended. In a
     process that uses dontstop as a library, the line goes to the logger `dontstop`.
@@ -59,12 +59,12 @@ def log(message: str) -> None:
         return
     line = structured if logs_json() else printable(redact(message))
     with suppress(OSError, ValueError):
-        sys.stderr.write(f"{line}\n")  # in one call, so that lines of several threads are not mixed
+        sys.stderr.write(f"{line}\n")  # writes the line in one call, so that lines of several threads are not mixed
         sys.stderr.flush()
 
 
 def json_line(message: str, **further: Any) -> str:
-    """Returns a message as a line of JSON with time, run, stage and rank, and adds it to the log file of `log_values`.
+    """Returns a message as JSON with time, run, stage and rank, and writes it to the log file that `log_values` sets.
 
     Args:
         message: the message for people.
@@ -134,7 +134,7 @@ def duration(seconds: float) -> str:
 def finish(stage: str, path: Any, metrics: dict[str, Any]) -> None:
     """Prints the last line of stdout, which is JSON with the stage, its folder and its metrics.
 
-    If people read the line, because stdout and stderr are the same terminal, it only has the stage and the folder.
+    If stdout and stderr are the same terminal, people read the line, so it only has the stage and the folder.
     """
     sys.stderr.flush()
     if sys.stdout.isatty() and sys.stderr.isatty() and not logs_json():
@@ -147,13 +147,13 @@ def finish(stage: str, path: Any, metrics: dict[str, Any]) -> None:
 
 
 class Unexpected(AdaptError):
-    """An unexpected error. Either this package has a bug, or a library has an untested version."""
+    """An error that dontstop did not raise on purpose: a bug, or a library with an untested version."""
 
     exit_code = 70
 
 
 def run_job(job: Callable[[], None], debug: bool | None = None) -> NoReturn:
-    """Runs a job and ends the process, with exit code 0 or, after one clear message, with the exit code of the error.
+    """Runs a job and ends the process: with exit code 0, or after an error with one message and the error's exit code.
 
     Args:
         job: function that runs the job.
@@ -161,8 +161,8 @@ def run_job(job: Callable[[], None], debug: bool | None = None) -> NoReturn:
     """
     outlive_readers()
     code = attempt(job, debug)
-    # Ends with `os._exit`, because Python's own exit frees resources of threads that nobody waits for. Ray wakes such
-    # threads while it shuts down, so one in six interrupted jobs crashed with a segmentation fault.
+    # Ends with `os._exit`, because Python's own exit frees resources of threads that nobody waits for.
+    # Ray wakes such threads while it shuts down, so one in six interrupted jobs crashed with a segmentation fault.
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):  # raised if the reader of the stream has ended
@@ -243,8 +243,8 @@ def _interrupted(_signal: int, _frame: object) -> None:
 def end_now(error: AdaptError) -> None:
     """Ends this process with a message. It may be called from any thread.
 
-    The process ends without cleanup, because the cleanup might hang. In a process that uses dontstop
-    as a library, the error is raised in the run instead.
+    The process ends without cleanup, because the cleanup might hang. If the process uses dontstop as a library, it does
+    not end; the run raises the error instead.
     """
     if library.is_active():
         library.end_runs(error)
@@ -252,7 +252,7 @@ def end_now(error: AdaptError) -> None:
     _ending.acquire()
     if sys.stderr.isatty():
         with suppress(OSError, ValueError):
-            sys.stderr.write(_SHOW_CURSOR)  # shows the cursor again, which a live line hides
+            sys.stderr.write(_SHOW_CURSOR)  # shows the cursor again, because a live line hides the cursor
     _say_failed(error)
     os._exit(error.exit_code)
 
@@ -270,10 +270,10 @@ def _say_failed(error: AdaptError) -> None:
 
 
 PATIENCE_S = 10.0
-"""Maximum time that a line waits for a paused reader, such as `less` [s]. The following lines do not wait."""
+"""Longest time that a line waits for a paused reader, such as `less` [s]. After that, further lines do not wait."""
 _PIECE = 1000
-"""Maximum number of characters per write to a pipe. These characters have at most 4,000 bytes. If poll(2) reports that
-a pipe is writable, the pipe can take this many bytes without waiting."""
+"""Maximum number of characters per write to a pipe. They have at most 4,000 bytes, which a pipe accepts without waiting
+if poll(2) reports that it is writable."""
 _GONE = errno.EPIPE, errno.EIO, errno.ENXIO, errno.ECONNRESET
 """Error numbers of a pipe whose reader has ended, and of a closed terminal."""
 
@@ -292,7 +292,7 @@ class Unfailing(io.TextIOBase):
         self.is_unread = False
         """Whether the reader of the stream has ended."""
         self.is_full = False
-        """Whether a write failed, but not because the reader has ended. For example, the disk is full."""
+        """Whether a write failed for another reason than an ended reader, such as a full disk."""
         self._stream = stream
         self._waits_ms = PATIENCE_S * 1000
         self._lock = threading.RLock()

@@ -24,7 +24,7 @@ _running = 0
 """Number of runs in progress in all threads together."""
 _before: dict[str, Any] = {}
 _error: list[Exception] = []
-"""The error with which another thread ended the runs, as a list of at most one error."""
+"""The error with which another thread ended the runs. The list has at most one element."""
 
 
 @contextmanager
@@ -65,12 +65,12 @@ def is_active() -> bool:
 
 
 def end_runs(error: Exception) -> None:
-    """Ends the run of the main thread with an error. It may be called from any thread."""
+    """Ends the run of the main thread with an error. Any thread may call this function."""
     _error.append(error)
     if callable(signal.getsignal(signal.SIGINT)):
         signal.raise_signal(signal.SIGINT)
         return
-    # raises the interrupt directly, because SIGINT is ignored, as in a script that a shell started in the background
+    # raises KeyboardInterrupt itself, because SIGINT is ignored, as in a script that runs in the background
     main_thread = ctypes.c_ulong(threading.main_thread().ident or 0)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(main_thread, ctypes.py_object(KeyboardInterrupt))
 

@@ -35,7 +35,7 @@ class Display(Protocol):
         """Shows a report on the progress of the work.
 
         Args:
-            parts: texts of the report, keyed by name. The counter is first.
+            parts: texts of the report, keyed by name. The first text is printed before the progress bar.
             done: amount of finished work, which determines the bar.
             total: total amount of work. If it is unknown, it is 0 and no bar is shown.
         """
@@ -50,7 +50,7 @@ def display(waiting: str, least: Sequence[str], period_s: float = 0.0) -> Iterat
 
     Args:
         waiting: text that a terminal shows until the first report.
-        least: names of the parts that are left out on narrow terminals, the least important part first.
+        least: names of the texts in a report that are left out on narrow terminals, the least important text first.
         period_s: minimum time between two plain lines [s]. Work that takes less time prints no plain line.
     """
     can_redraw = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not logs_json()
@@ -113,7 +113,7 @@ class _NotebookLine:
     """Shows a single line below a notebook's cell, and updates the line with each report."""
 
     def __init__(self, waiting: str) -> None:
-        from IPython.display import display as show  # imported here, because only notebooks have IPython
+        from IPython.display import display as show  # imported here, because IPython may not be installed
 
         self._handle = show(_Plain(waiting), display_id=True)
         self._drawn_at = 0.0
@@ -137,7 +137,7 @@ class _NotebookLine:
 
 
 class _Plain:
-    """A text that notebooks show without quotes."""
+    """A text whose `repr` has no quotes, so that notebooks show it without quotes."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -159,7 +159,7 @@ class _LiveLine:
             waiting,
             console=self._console,
             auto_refresh=False,
-            transient=True,  # removes the line if there was no report; the last report stays
+            transient=True,  # removes the waiting text if no report came; `_draw` keeps the last report
             redirect_stdout=False,
         )
         self._live.start(refresh=True)
@@ -182,7 +182,7 @@ class _LiveLine:
 
 
 def line(parts: Mapping[str, str], done: int, total: int, least: Sequence[str], width: int) -> "RenderableType":
-    """Formats the first part, a bar and the other parts as a line of at most `width` characters."""
+    """Formats the first text, a progress bar and the other texts as a line of at most `width` characters."""
     kept = dict(parts)
     for name in least:
         if len("  ".join(kept.values())) + 5 <= width:  # leaves space for a bar of at least four characters

@@ -8,19 +8,19 @@
 - `points`: measures the model between steps, and keeps the weights of an earlier point.
 - `stopping`: decides from these measurements when a training run ends, and which model it exports.
 - `engine`: one optimizer step at any ZeRO stage.
-- `deepspeed_parts`: checked access to the undocumented parts of DeepSpeed.
+- `deepspeed_parts`: gives checked access to undocumented names of DeepSpeed.
 - `optimizer`: AdamW, and which parameters get weight decay.
 - `schedule`: number of steps of a run, and the learning rate at each step.
 - `phases`: the phases of a run, each with its own configuration and length.
 - `model_options`: precision, dropout, gradient checkpointing, compilation and frozen parameters of a model.
 - `worker_process`: number of threads of a worker process, and how the process ends.
 - `capacity/`: memory and speed of devices, which give the micro-batch size and the forecast of a run's duration.
-- `checkpoints/`: saves checkpoints, and resumes runs from them, also on other resources or with a longer schedule.
+- `checkpoints/`: saves checkpoints, and resumes runs from checkpoints, even with other resources or a longer schedule.
 - `meter`: measures loss, speed, and the time that devices wait for data.
-- `held_time`: counts how long devices are held, and the useful share of this time (goodput).
+- `held_time`: counts how long a run holds its devices, and the useful share of this time (goodput).
 - `metric_trackers`: writes metrics to files, TensorBoard, Ray, MLflow and W&B, and shows them in the terminal.
 - `restarts`: counts the restarts of a training run by cause, and the steps that it repeated.
-- `spikes`: finds steps whose loss or gradient norm is far above its recent values, and skips them.
+- `spikes`: finds steps whose loss or gradient norm is far above recent values, and skips these steps.
 - `failure`: carries errors of a rank to the user, and says how to use less memory.
 - `elastic_policy`: changes the number of workers during a training run.
 - `over_rows`: calls a function on batches of rows on the cluster, for methods that measure outside of training.

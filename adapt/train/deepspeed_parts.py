@@ -1,9 +1,9 @@
-"""Access to the undocumented parts of DeepSpeed. No other module of dontstop uses such parts.
+"""Gives access to undocumented names of DeepSpeed. No other module of dontstop uses such names.
 
-Another version of DeepSpeed may lack one of these names. Assigning to a missing name would raise no error: losses
-would be scaled twice, or gradients of an earlier step added. Therefore, every name is looked up before it is used, and
-`EngineParts` looks up all names that a run needs before the first step. `adapt.support.versions` has the tested
-version.
+Another version of DeepSpeed may lack one of these names. Assigning to a missing attribute would raise no error, but
+losses would be scaled twice, or gradients of an earlier step would be added. Therefore, every name is looked up before
+it is used, and `EngineParts` looks up all names that a run needs before the first step. `adapt.support.versions` has
+the tested version.
 """
 
 from argparse import Namespace
@@ -90,7 +90,7 @@ class EngineParts:
     Args:
         engine: engine that has not trained yet.
         zero_stage: ZeRO stage, 0 to 3.
-        offloads: whether the optimizer's state is in the machine's memory instead of the device's.
+        offloads: whether the optimizer's state is in the machine's memory instead of the device's memory.
         trained: parameters that the optimizer updates.
 
     Raises:
@@ -143,7 +143,7 @@ class EngineParts:
     def note_norm(self, parameter: Any, gradient: Tensor) -> None:
         """Updates the stored norm of a changed gradient at stages 1 and 2.
 
-        Only an offloaded optimizer has such norms: DeepSpeed computes them in the backward pass, before the change.
+        Only an offloaded optimizer stores norms. DeepSpeed computes the norms in the backward pass, before the change.
         """
         if self._has_norms:
             identity = attribute(self._zero, "get_param_id")(parameter)
@@ -152,7 +152,7 @@ class EngineParts:
     def drop_gradients(self) -> None:
         """Clears gradients that DeepSpeed would keep after a step at stages 1 to 3.
 
-        These are gradients that a method has set for parameters to which the backward pass gave no gradient.
+        A method has set these gradients, for parameters to which the backward pass gave no gradient.
         """
         held = "fp32_partitioned_groups_flat" if self._stage == 3 else "single_partition_of_fp32_groups"
         gradients = [group.grad for group in attribute(self._zero, held) if group.grad is not None]

@@ -1,7 +1,7 @@
 """Changes the number of workers during a training run: `resources.workers: [fewest, most]`.
 
-The policy answers Ray Train's controller, and counts the workers that the cluster has room for. The number of workers
-depends on this room, and on how long the room has been the same.
+Ray Train's controller asks the policy for the number of workers. The policy counts the workers for which the cluster
+has room, and chooses a number that was possible for some time.
 """
 
 import socket
@@ -39,14 +39,14 @@ from adapt.train.training_run import tell
 
 @dataclass(frozen=True)
 class Patience:
-    """Waiting times before the number of workers changes."""
+    """Says how long to wait before the number of workers changes."""
 
     settle_s: float = 5.0
-    """Time that the possible number of workers must stay the same before fewer than the maximum are started [s]."""
+    """Time for which the possible number of workers must be stable before fewer than the maximum are started [s]."""
     look_s: float = 5.0
-    """Time between two checks whether the cluster has room for more workers, while training [s]."""
+    """Time between two checks, during training, whether the cluster has room for more workers [s]."""
     looks: int = 4
-    """Number of consecutive checks that must find more room before the group grows."""
+    """Number of consecutive checks that must find room for more workers before the group of workers grows."""
 
 
 PATIENCE = Patience()
@@ -109,7 +109,7 @@ _SAID_S = 60.0
 
 @dataclass(frozen=True)
 class ElasticRun:
-    """The settings of a training run that the policy needs."""
+    """Settings of a training run that the policy for the number of workers needs."""
 
     rules: RestartRules
     """Rules for restarts. Lost nodes are not failures, but count as restarts."""
@@ -147,14 +147,14 @@ class ElasticPolicy(ScalingPolicy):
         self._held: Counter[str] | None = Counter()
         """Number of workers of the group on each node, including failed workers, keyed by node id.
 
-        None while not yet known.
+        None until the nodes of the workers are known.
         """
         self._next_look = self._next_word = 0.0
         self._saved: Path | None = None
         """Newest checkpoint at the time of the last request for a checkpoint."""
 
     def after_controller_start(self, train_run_context: TrainRunContext) -> None:
-        """Requests nodes from the autoscaler, and removes a request for a checkpoint that a killed run left behind."""
+        """Requests nodes from the autoscaler. Removes a checkpoint request that a killed run left behind."""
         self._wish.withdraw()
         if self._run.asks_for_nodes:
             super().after_controller_start(train_run_context)
@@ -167,7 +167,7 @@ class ElasticPolicy(ScalingPolicy):
                 nodes.
         """
         if isinstance(current_state, ReschedulingState):
-            self._held = Counter()  # a group that could not be started holds no resources
+            self._held = Counter()  # no resources are reserved, because the group could not be started
         # Ray Train repeats the call with the same state while no group can be started.
         if isinstance(current_state, RestartingState) and current_state is not previous_state:
             error = current_state.training_failed_error
@@ -219,7 +219,7 @@ class ElasticPolicy(ScalingPolicy):
     def make_decision_for_running_worker_group(
         self, worker_group_state: Any, worker_group_status: Any
     ) -> ScalingDecision:
-        """Grows the group if there is room and a requested checkpoint was saved.
+        """Adds workers to the group if there is room, after the checkpoint that the policy requested was saved.
 
         Ray Train calls this method several times per second.
         """
@@ -287,8 +287,8 @@ _ANSWER_S = 2.0
 def free_slots(bundle: Mapping[str, float]) -> dict[str, int]:
     """Returns the number of additional workers that fit on each node, keyed by node id.
 
-    Nodes that do not answer or are about to leave are left out. Each node is contacted directly, because Ray takes 15
-    s to detect a lost node.
+    Leaves out nodes that do not answer or are about to leave. Contacts each node directly, because Ray takes 15 s to
+    detect a lost node.
 
     Args:
         bundle: resources that a worker reserves.

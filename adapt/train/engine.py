@@ -1,4 +1,4 @@
-"""The DeepSpeed engine: one optimizer step at any ZeRO stage. It needs torch.distributed, but not Ray."""
+"""Runs optimizer steps with DeepSpeed at any ZeRO stage. Needs torch.distributed, but not Ray."""
 
 import json
 import math
@@ -38,7 +38,7 @@ class ParameterPart:
 
     name: str
     begin: int
-    """Index of the part's first element in the flattened parameter."""
+    """Index of the first element of this part in the flattened parameter."""
     value: torch.Tensor
     """Weights of the part as a flat fp32 tensor, which the optimizer updates."""
 
@@ -57,7 +57,7 @@ class Engine:
         precision: precision of forward and backward passes. Weights and optimizer stay fp32.
         micro_batch: number of sequences per pass.
         accumulation: number of passes per step.
-        offload: parts of the state that are in the machine's memory instead of the device's (see
+        offload: parts of the state that are in the machine's memory instead of the device's memory (see
             `adapt.config.ResourcesConfig`).
         splits_head: whether steps may train only the language-model head.
     """
@@ -114,7 +114,7 @@ class Engine:
         factor = float(dist.get_world_size())  # DeepSpeed averages over ranks
         if self.scale and self.zero_stage == 0:  # at other stages, DeepSpeed multiplies and divides by the scale itself
             factor *= self.scale.value
-        with self._engine.no_sync() if self.zero_stage == 0 else nullcontext():  # stage 0: see _reduce
+        with self._engine.no_sync() if self.zero_stage == 0 else nullcontext():  # `_reduce` then sums gradients
             self._engine.backward(loss * factor, scale_wrt_gas=False)
         if self.zero_stage == 0 and self._engine.is_gradient_accumulation_boundary():
             self._reduce()
@@ -126,7 +126,7 @@ class Engine:
         """
         for parameter in self._trained.values():
             if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)  # zero as at other stages, so that weight decay applies
+                parameter.grad = torch.zeros_like(parameter)  # weight decay needs a gradient, as at other stages
         if dist.get_world_size() > 1:
             self._engine.allreduce_gradients(bucket_size=_REDUCED_ELEMENTS)
 
@@ -142,14 +142,14 @@ class Engine:
             overflowed, which skips the step and lowers the loss scale.
 
         Raises:
-            TrainingError: the norm is not finite, or not finite at any loss scale with fp16. The weights are
-                unchanged.
+            TrainingError: the norm is not finite. With fp16, it is not finite even at the smallest loss scale. The
+                weights are unchanged.
         """
         set_learning_rate(self._engine.optimizer.param_groups, learning_rate, head_alone)
         at_boundary = self._engine.is_gradient_accumulation_boundary()
         norm = self._clip() if at_boundary and self.zero_stage == 0 else 0.0
         self._engine.step()
-        if self._has_changed and self.zero_stage > 0:  # DeepSpeed keeps changed gradients of parameters that had none
+        if self._has_changed and self.zero_stage > 0:  # DeepSpeed would keep gradients that a method set
             self._inside.drop_gradients()
         self._has_changed = False
         if at_boundary and self.zero_stage > 0:
@@ -195,8 +195,8 @@ class Engine:
         norm = float(torch.nn.utils.clip_grad_norm_(self._trained.values(), self.max_norm or math.inf))
         self._judge(norm)
         if not math.isfinite(norm):
-            self._engine.zero_grad()  # the optimizer does nothing without gradients
-            return math.inf  # DeepSpeed also returns infinity at other stages, even for NaN
+            self._engine.zero_grad()  # the optimizer skips parameters without gradients
+            return math.inf  # as DeepSpeed returns at other stages, even for NaN
         return norm
 
     def _judge(self, norm: float) -> None:
@@ -316,7 +316,7 @@ class Engine:
             return
         with self._inside.loading_by_parameter():
             self._read(parts)
-        # gives each parameter its own step counter: at stage 3, all share one counter, which all would increment
+        # gives each parameter its own step counter: at stage 3, they share one, which each parameter would increment
         for state in self._adamw.state.values():
             state["step"] = state["step"].to(state["exp_avg"].device, copy=True)
 
@@ -339,7 +339,7 @@ def zero_config(
     return {
         "train_micro_batch_size_per_gpu": micro_batch,
         "gradient_accumulation_steps": accumulation,
-        "gradient_clipping": max_norm if zero_stage > 0 else 0.0,  # stage 0: see Engine._clip
+        "gradient_clipping": max_norm if zero_stage > 0 else 0.0,  # at stage 0, Engine._clip clips gradients
         "zero_optimization": {
             "stage": zero_stage,
             "reduce_bucket_size": BUCKET,

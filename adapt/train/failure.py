@@ -1,8 +1,8 @@
 """Passes errors of a rank to the user, and keeps the causes of errors that are sent between processes.
 
-Out-of-memory errors are converted to errors that say how to use less memory. A worker that Ray's memory monitor has
-killed cannot report its number of sequences per pass. So workers write this number to a file before they train, and
-before each trial pass. `memory_kills` reads the file.
+Out-of-memory errors are converted to errors that say how to use less memory. This fix depends on the number of
+sequences per pass, which a worker that Ray's memory monitor has killed cannot report. Therefore, workers write this
+number to a file before they train, and before each trial pass. `memory_kills` reads the file.
 """
 
 import json
@@ -25,7 +25,7 @@ from adapt.train.restarts import workers_failed
 from adapt.train.schedule import smaller_micro_batch
 
 _STATED_S = 30.0
-"""Longest wait for the report of a stall after Ray has reported that a rank does not answer [s]."""
+"""After Ray has reported that a rank does not answer, longest wait for the watcher's report of a stall [s]."""
 
 
 @contextmanager
@@ -58,10 +58,10 @@ def _travels(error: Exception) -> bool:
 
 
 def known(error: BaseException, folder: Path) -> AdaptError | None:
-    """Finds a cause of an error that would occur again if the run were retried.
+    """Finds a cause of an error because of which a retry would fail again.
 
-    Such causes are our own errors, and the operating system's refusal to write to `folder`. Returns None for all other
-    errors, and for a device that ran out of memory after some steps.
+    Such causes are dontstop's own errors, and the operating system's refusal to write to `folder`. Returns None for all
+    other errors, and for a device that ran out of memory after some steps.
     """
     if ours := find_ours(error):
         return None if isinstance(ours, DeviceMemoryError) and ours.steps else ours
@@ -85,19 +85,19 @@ def _refusal(cause: BaseException, folder: Path) -> StorageError | None:
 
 
 def as_ours(error: BaseException, folder: Path) -> AdaptError:
-    """Converts the error that ended a training run to one of our own error classes."""
+    """Converts the error that ended a training run to an AdaptError."""
     if ours := find_ours(error) or known(error, folder):
         return ours
     return workers_failed(failure_text(error))
 
 
 def ranks_of(error: BaseException) -> Mapping[int, BaseException]:
-    """Returns the errors of the ranks that an error of Ray Train contains, by rank."""
+    """Returns the errors of individual ranks that an error of Ray Train contains, keyed by rank."""
     return getattr(error, "worker_failures", {})
 
 
 def failure_text(error: BaseException) -> str:
-    """Describes an error of Ray Train by the failure that caused it."""
+    """Describes the failure that caused an error of Ray Train."""
     return first_of(ranks_of(error)) or _short(str(error))
 
 
@@ -111,7 +111,7 @@ def culprits(ranks: Mapping[int, BaseException]) -> list[int]:
 
 
 def stalls_in(folder: Path) -> set[Path]:
-    """Returns the folders of the stalls of a stage."""
+    """Returns the folders in which stalls of a stage were recorded."""
     return {statement.parent for statement in (folder / STALLS).glob("*/*.json")}
 
 
@@ -133,7 +133,7 @@ def new_stalls(folder: Path, past: set[Path], is_unanswered: bool) -> set[Path]:
 
 
 def stall_error(folders: Iterable[Path]) -> StallError:
-    """Returns an error that names the processes for which the others waited.
+    """Returns an error that names the stalled processes, for which the other processes waited.
 
     Args:
         folders: folders of the stalls.
@@ -152,11 +152,11 @@ def ranks_named(stall: str) -> list[int]:
 
 
 class NodeLeaves(Exception):
-    """Ends all ranks after the last checkpoint before an announced loss of a node, so that they start elsewhere."""
+    """Ends all ranks after the last checkpoint before a node leaves, so that they start again on other nodes."""
 
 
 def is_announced(ranks: Mapping[int, BaseException]) -> bool:
-    """Returns whether ranks ended because a node leaves. They may have ended themselves or with the node."""
+    """Returns whether ranks ended because a node leaves. They may have ended before or with the node."""
     dead = [getattr(error, "health_check_failure", None) for error in ranks.values()]
     left = any(isinstance(cause, NodeLeaves) for error in ranks.values() for cause in causes(error))
     return left or any(getattr(error, "preempted", False) for error in dead)
@@ -168,7 +168,7 @@ def is_unanswered(errors: Iterable[BaseException]) -> bool:
 
 
 def first_of(ranks: Mapping[int, BaseException]) -> str:
-    """Describes the failure that caused the failures of other ranks.
+    """Describes the failure of the rank that failed first, and so caused the failures of other ranks.
 
     A rank that died is described first, because the errors of other ranks follow from the lost connection.
     """
@@ -237,7 +237,7 @@ def note_pass(folder: Path, sequences: int) -> None:
 
 @contextmanager
 def memory_kills(config: Config, folder: Path) -> Iterator[None]:
-    """Converts the error of a worker that the memory monitor killed to a DeviceMemoryError.
+    """Converts the error of a worker that Ray's memory monitor killed to a DeviceMemoryError.
 
     The new error names the number of sequences per pass. If the worker was killed before its first pass, for example
     while it loaded the model, the error stays the same, because fewer sequences would not help.

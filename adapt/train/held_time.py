@@ -1,7 +1,8 @@
 """Counts how long a training run holds its devices, and the share of this time that was useful: the goodput.
 
-The counts are in a file in the stage's folder, to which lines are added while the training runs. They therefore survive
-a kill of the driver and of all workers, and continue when the stage is resumed. Each line has a time and a kind:
+The counts are lines of a file in the stage's folder, to which processes append during the training run. They therefore
+survive a kill of the driver and of all workers, and continue when the stage is resumed. Each line has a time and a
+kind:
 
 - `begin` and `end`, by the driver: an attempt starts or stops holding devices. While it runs, the driver renews the
   file's time of modification. If the attempt is killed, this time counts as its end.
@@ -32,11 +33,11 @@ Loss: TypeAlias = Literal["start", "data wait", "checkpoint", "evaluation", "res
 
 `start` is the time until the first step. `restart` is the time from the last record of a group of ranks that failed or
 was stopped to the first step of the next group. `redone` is the time of steps that had to be repeated because no
-checkpoint contained them. `other` is the rest, such as metrics and the export of the model.
+checkpoint contained them. `other` is all remaining time, such as metrics and the export of the model.
 """
 LOSSES: tuple[Loss, ...] = get_args(Loss)
 _STEPS = "steps"
-"""Key of the useful time in the file's lines."""
+"""Key of the useful time in each line of the file."""
 _BEAT_S = 1.0
 _LEAST_S, _SHARE = 1.0, 0.005
 """Time between two lines of rank 0: at least this long [s], and at least this share of the time since rank 0
@@ -68,13 +69,13 @@ def add_seconds(cause: Loss | Literal["steps"], seconds: float) -> None:
 
 
 def counted_seconds() -> float:
-    """Returns the time that this process has counted for any cause since it last wrote a line [s]."""
+    """Returns the time that this process has counted since it last wrote a line, summed over causes [s]."""
     return sum(_seconds.values())
 
 
 @dataclass
 class HeldLog:
-    """Writes the time of a group of ranks to the file. Without a folder, nothing is written. Only rank 0 has a folder.
+    """Writes the time of a group of ranks to the file. Only rank 0 has a folder; on other ranks, nothing is written.
 
     Args:
         folder: folder of the stage.
@@ -112,7 +113,7 @@ class HeldLog:
 
 def _add_line(folder: Path, kind: str, at: float | None = None, **values: Any) -> None:
     line = {"time": round(time.time() if at is None else at, 3), "kind": kind, **values}
-    with suppress(OSError):  # a failure to count must not end the run
+    with suppress(OSError):  # an error is ignored, because a failure to count time must not end the run
         at_home(folder, add_text, folder / HELD_FILE, json.dumps(line) + "\n")
 
 
@@ -125,7 +126,7 @@ def holding(folder: Path, devices: int, waits: bool) -> Iterator[None]:
     Args:
         folder: folder of the stage.
         devices: smallest number of devices that the group of ranks will have.
-        waits: whether the ranks may wait for devices that others use. The time then begins when rank 0 starts.
+        waits: whether the ranks may wait for devices that other jobs use. If so, the time begins when rank 0 starts.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if (lines := _lines(folder)) and lines[-1]["kind"] != "end":
@@ -157,13 +158,13 @@ class HeldTime:
 
     held: float = 0.0
     productive: float = 0.0
-    """Time of the steps that the result contains, without waiting for data."""
+    """Time of the steps that led to the result, without the time that these steps waited for data."""
     lost: dict[Loss, float] = field(default_factory=lambda: dict.fromkeys(LOSSES, 0.0))
-    """The rest of the held time, by cause."""
+    """Held time that was not productive, keyed by cause."""
 
     @property
     def goodput(self) -> float:
-        """Productive share of the held time, between 0 and 1. Without held time, it is 0."""
+        """Productive share of the held time, between 0 and 1. It is 0 if no devices were held."""
         return self.productive / self.held if self.held else 0.0
 
     def losses(self, most: int = len(LOSSES)) -> str:
@@ -199,7 +200,7 @@ class HeldTime:
 
 
 def _lines(folder: Path) -> list[dict[str, Any]]:
-    """Reads the complete lines of a stage's file. A line that a crash cut is left out."""
+    """Reads the complete lines of a stage's file. Leaves out lines that a crash has cut off."""
     lines = []
     with suppress(OSError):
         for text in (folder / HELD_FILE).read_text(errors="replace").splitlines():
@@ -212,11 +213,11 @@ def _lines(folder: Path) -> list[dict[str, Any]]:
 
 @dataclass
 class _Reader:
-    """Adds up the lines of a file, in their order."""
+    """Adds up the times in the lines of a stage's file, in their order."""
 
     lost: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     stretches: list[tuple[int, int, float]] = field(default_factory=list)
-    """First step, end (exclusive) and device time [s] of steps that the present state contains."""
+    """First step, end (exclusive) and device time [s] of each range of steps that the present weights contain."""
     last: float = 0.0
     """Time up to which the held time is counted [s since 1970]."""
     devices: int = 1
@@ -225,7 +226,7 @@ class _Reader:
     trains: bool = False
     """Whether a group of ranks is training at this line."""
     waits: bool = False
-    """Whether devices are not held before rank 0 starts."""
+    """Whether the time before the start of rank 0 is not counted as held."""
 
     def take(self, line: dict[str, Any]) -> None:
         kind, at = line["kind"], float(line["time"])

@@ -1,4 +1,4 @@
-"""Training loop of one rank.
+"""Runs the training loop of one rank.
 
 A step waits for data, corrupts it, runs forward and backward passes, and updates the weights. The loop also reports
 metrics and saves checkpoints.
@@ -32,7 +32,7 @@ from adapt.train.spikes import Spike, SpikeText, SpikeWatch
 from adapt.train.training_run import Progress
 
 if TYPE_CHECKING:
-    from adapt.train.engine import Engine  # for types only, because it loads DeepSpeed; any similar engine works
+    from adapt.train.engine import Engine  # imported for types only, because this module loads DeepSpeed
 
 T = TypeVar("T")
 
@@ -56,7 +56,8 @@ class Loop:
         head_warmup: number of steps at the start in which only the language-model head is trained.
         first_step: number of steps of earlier phases. Steps are counted over all phases, and the schedule of the
             learning rate begins at this step.
-        spike_text: describes and stores the text of steps that are spikes (`training.on_spike`), if it is known.
+        spike_text: describes and stores the text of steps that are spikes (`training.on_spike`). None if the text is
+            not known.
         reached: function that is called after each step, before a checkpoint, with the number of finished steps.
         held: writes the time of the steps to the stage's folder.
         points: measurements of the model between steps, which may end the run early. None if nothing is measured.
@@ -89,7 +90,7 @@ class Loop:
 
         Args:
             batches: this rank's share of each global batch, from step `progress.step` on.
-            progress: counts to start from. They are updated after each step.
+            progress: counts with which the run starts. They are updated after each step.
             report: function that is called with the metrics every `log_interval_steps` steps.
             save: function that is called on all ranks every `checkpoint_interval_steps` steps, at the start of a
                 cooldown, on request, and at the end.
@@ -140,18 +141,18 @@ class Loop:
             if not self.has_ended and progress.step < self.steps:
                 self.wishes.leave_if_due()
                 self.wishes.end_if_asked(progress.step, self.steps)
-        if progress.step < self.steps and (figures := self._measured(progress, is_last=True)):  # the text ended early
+        if progress.step < self.steps and (figures := self._measured(progress, is_last=True)):  # the stream ended early
             report({"step": progress.step, "steps": self.steps, **figures})
         if saved != progress.step:
             save(progress)
 
     @property
     def has_ended(self) -> bool:
-        """Whether a rule ended the run before its last step."""
+        """Whether a rule for early stopping ended the run before its last step."""
         return self.points is not None and self.points.end is not None
 
     def _measured(self, progress: Progress, is_last: bool) -> dict[str, float]:
-        """Returns the figures of the model if it is measured at this step."""
+        """Measures the model if a measurement is due at this step. Returns the measured values, or an empty dict."""
         return self.points.measure(progress, is_last) if self.points else {}
 
     def spike_watch(self, progress: Progress) -> SpikeWatch | None:
@@ -180,7 +181,7 @@ class Loop:
         targets, tokens, said = counts.tolist()
         self.wishes.hear(said)
         corrupted = replace(corrupted, share=targets / max(tokens, 1))
-        targets = max(targets, 1)  # in causal models, documents with one token have no target
+        targets = max(targets, 1)  # in causal models, documents with one token contain no token to predict
 
         total, norm = torch.zeros((), device=self.engine.device), 0.0
         parts = corrupted.split(self.micro_batch)

@@ -21,7 +21,7 @@ class Meter:
     """Measures the time of steps, and averages loss and speed between reports.
 
     Args:
-        progress: counts to continue. They are updated after every step.
+        progress: counts of the run so far. They are updated after every step.
         steps: number of steps of the run.
     """
 
@@ -86,7 +86,7 @@ class Meter:
             "peak_memory_bytes": _peak_memory(),
         }
         share = self._cores.share()
-        longest = torch.tensor(-1.0 if share is None else share)  # negative if no rank has a measurement
+        longest = torch.tensor(-1.0 if share is None else share)  # the value is negative if no rank has a measurement
         dist.all_reduce(longest, dist.ReduceOp.MAX, group=among_hosts())
         if longest >= 0:
             values[CORE_WAIT] = longest.item()
@@ -95,7 +95,7 @@ class Meter:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Returns the peak memory since the start of the process, the largest over all ranks [bytes].
+    """Returns the largest peak memory of all ranks since their processes started [bytes].
 
     This is the memory of the GPU, or of the process if there is no GPU. All ranks must call it.
     """
@@ -125,7 +125,7 @@ class Utilization:
     peak: float
     """Matrix multiplication rate of all devices together [FLOP/s]."""
     in_layers: float = 0.0
-    """Part of `done` that is spent in the layers, where documents as rows need padding."""
+    """FLOPs per token in the layers (a part of `done`). Only the layers compute the padding of documents."""
 
     @classmethod
     def measure(
@@ -138,11 +138,11 @@ class Utilization:
         peak = torch.tensor(matmul_rate(device.type, precision), dtype=torch.float64, device=device)
         dist.all_reduce(peak)
         done = training_flops(size, work, recompute)
-        in_layers = training_flops(size, work, recompute, padding=0.5) - done  # 0.5 doubles the layers' work
+        in_layers = training_flops(size, work, recompute, padding=0.5) - done  # 0.5 doubles the FLOPs of the layers
         return cls(training_flops(size, work), done, peak.item(), in_layers)
 
     def done_with(self, padding: float) -> float:
-        """Returns the FLOPs per real token, with recomputation and with the padding of documents as rows.
+        """Returns the FLOPs per token, without padding tokens, with recomputation and the FLOPs of padding.
 
         Args:
             padding: share of the positions in the layers that are padding.

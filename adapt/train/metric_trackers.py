@@ -136,7 +136,7 @@ def _open(job: TrainingRun, step: int) -> list[Tracker]:
 def _name(job: TrainingRun, step: int) -> str:
     """Returns the run's name in MLflow and W&B: a new name for a start at step 0, else the stored name.
 
-    Trackers accept each step only once, so a training run that starts again under the same key needs a new name.
+    Trackers accept each step only once. So a training run that starts again at step 0 needs a new name.
     """
     file = Path(job.folder) / NAME_FILE
     if step == 0 or not file.exists():
@@ -190,7 +190,7 @@ class TensorBoard:
         self._writer = SummaryWriter(str(Path(job.folder) / "tensorboard"), purge_step=step + 1)
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
-        """Writes each metric as a scalar under `train/`, and figures of the model under `eval/`."""
+        """Writes metrics of training under `train/`, and measurements of the model under `eval/`."""
         for name, value in metrics.items():
             measured = name.startswith(MEASURED)
             self._writer.add_scalar(f"eval/{name.removeprefix(MEASURED)}" if measured else f"train/{name}", value, step)
@@ -306,7 +306,7 @@ PARTS = {
     "padding": ("padding", "padding {:.0%}"),
     "data wait": ("data_wait_share", "data wait {:.1%}"),
 }
-"""Parts of the progress line: name of the metric, and format of the part. A report contains some of the metrics."""
+"""Parts of the progress line: name of each metric, and its text format. A report contains only some of the metrics."""
 LEAST = (
     *("learning rate", "MFU", "padding", "speed", "texts", "data wait", "core wait", "spikes", "earlier", "general"),
     *("probe", "domain", "loss", "best", "NPMI", "ETA"),
@@ -343,7 +343,7 @@ def _follow(metrics: "_Lines", notices: "_Lines", shown: Display, done: threadin
         for notice in notices.new():
             log(f"train: {notice['said']}")
         for report in metrics.new():
-            # Most reports contain no measurements, and some contain only measurements. So the last values are kept.
+            # Keeps the last values, because most reports contain no measurements, and some contain only measurements.
             known |= report
             report = known
             shown.update(describe(report), report["step"], report["steps"])
@@ -373,7 +373,7 @@ class _Lines:
 
 
 def describe(metrics: dict[str, Any]) -> dict[str, str]:
-    """Formats the parts of a report for people. The wait for CPU cores is shown only if it is long."""
+    """Formats the metrics of a report as texts for people. Shows the wait for CPU cores only if it is long."""
     eta = metrics.get("eta_s")
     probes = {key.removeprefix(MEASURED): score for key, score in metrics.items() if f".{DEV}" in key}
     return {

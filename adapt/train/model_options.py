@@ -1,8 +1,8 @@
-"""Options that are applied to a model before it trains, and the precision that a device or all ranks compute in.
+"""Applies options to a model before it trains, and chooses the precision of a device or of all ranks.
 
 The options are dropout, gradient checkpointing, torch.compile and frozen weights. On CPUs, the C library is also
 configured to reuse freed memory. Otherwise, 7 to 20% of a training step are spent on fresh memory pages. For fp16, the
-loss is scaled.
+module scales the loss.
 """
 
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ def checkpoint(model: PreTrainedModel) -> None:
     """
     if not model.supports_gradient_checkpointing:
         raise unsupported_option(model, "training.gradient_checkpointing")
-    # the reentrant variant needs inputs with gradients, and breaks hooks
+    # not reentrant, because the reentrant variant needs inputs with gradients, and breaks hooks
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
@@ -88,7 +88,7 @@ def layers(model: PreTrainedModel, field: str) -> list[torch.nn.Module]:
 
 
 def unsupported_option(model: PreTrainedModel, field: str) -> ModelError:
-    """Creates the error for an architecture that does not mark its layers as other models in transformers do."""
+    """Creates the error for an architecture whose layers cannot be found, because it does not mark them."""
     return ModelError(f"{field} does not work with {type(model).__name__}", f"leave {field} off")
 
 
@@ -123,7 +123,7 @@ def resolve(wanted: str, device: torch.device) -> Precision:
 
 
 def least_of_ranks(number: int, device: torch.device) -> int:
-    """Returns the smallest of the numbers that the ranks pass. All ranks must call this function."""
+    """Returns the smallest `number` of all ranks. All ranks must call this function."""
     agreed = torch.tensor(number, device=device)
     dist.all_reduce(agreed, dist.ReduceOp.MIN)
     return int(agreed)

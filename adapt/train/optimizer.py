@@ -11,9 +11,9 @@ from adapt.model.masked_updates import has_held_rows
 from adapt.model.trainable import rate_factors
 
 FACTOR = "rate_factor"
-"""Key in a parameter group: the factor by which the group's learning rate differs from the step's."""
+"""Key in a parameter group: factor by which the step's learning rate is multiplied for this group."""
 IS_HEAD = "is_head"
-"""Key in a parameter group: whether its parameters belong to a language-model head that is trained first."""
+"""Key in a parameter group: whether the group belongs to a language-model head that is first trained alone."""
 
 
 def build_optimizer(
@@ -59,7 +59,7 @@ def _group(parameters: list[nn.Parameter], decay: float, factor: float, is_head:
 
 
 def head_parameters(model: Any) -> set[nn.Parameter]:
-    """Returns a model's parameters outside of its base model. Tied embeddings belong to the base model."""
+    """Returns the parameters of a model's head. Embeddings that the head shares belong to the base model."""
     return set(model.parameters()) - set(model.base_model.parameters())
 
 
@@ -104,7 +104,7 @@ class StableAdamW(torch.optim.AdamW):
     def __init__(self, groups: list[dict[str, Any]], *, sharded: bool, **settings: Any) -> None:
         super().__init__(groups, **settings)
         self._sharded = sharded
-        # device for sums over ranks, because ZeRO may move its shares to the CPU
+        # the device on which ranks add up sums, because ZeRO may move parameters to the CPU
         self._device = groups[0]["params"][0].device
         for group in self.param_groups:
             group["numel"] = group["params"][0].numel()

@@ -1,4 +1,4 @@
-"""Calls a function on batches of rows on the cluster's devices, for methods that measure outside of training."""
+"""Calls a function on batches of rows on the cluster's devices, for methods that compute values outside of training."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def over_rows(function: OnRows[R], batches: Share, config: Config, sequences: in
     fp32.
 
     Args:
-        function: function of a module, or a `partial` of such a function.
+        function: module-level function, or a `partial` of such a function.
         batches: numbered batches of rows.
         config: configuration with the resources and the precision.
         sequences: number of sequences per pass, if `training.micro_batch` determines it.
@@ -70,7 +70,7 @@ def over_rows(function: OnRows[R], batches: Share, config: Config, sequences: in
 
 
 def on_device(function: OnRows[R], share: Share, precision: str, shared_by: int) -> tuple[R, float, str]:
-    """Calls the function on some of the batches. This is the body of a Ray task.
+    """Calls the function on some of the batches, in a Ray task.
 
     Returns the function's result, the time on the device [s], and the precision of the computation.
 

@@ -3,7 +3,7 @@
 Phases follow one another in one run, as in the pre-training of ModernBERT (arXiv 2412.13663) and mmBERT (arXiv
 2509.06888, masking 30%, then 15%, then 5%). Weights, the optimizer's moments and its step count pass from phase to
 phase, so that only the first phase needs a warm-up. Each phase has its own learning rate, objective, mixture, batch
-and sequence length. This module loads no heavy library, because plans use it too.
+and sequence length. This module loads no heavy library, because `dontstop chain plan` uses it too.
 """
 
 from __future__ import annotations
@@ -76,16 +76,16 @@ PHASE_COLUMNS = ("steps", "tokens", "learning rate", "objective", "batch x lengt
 
 @dataclass(frozen=True)
 class PhaseFigures:
-    """Figures of a phase of a run, for tables. If the phase has finished, they include losses on held-out text."""
+    """Settings and results of a phase, for tables. If the phase has finished, they include losses on held-out text."""
 
     steps: int
-    """Optimizer steps of the phase."""
+    """Number of optimizer steps of the phase."""
     tokens: int
-    """Tokens that the phase trained on."""
+    """Number of tokens that the phase trained on."""
     learning_rate: float
     """Peak learning rate of the phase."""
     schedule: str
-    """Schedule of the phase: constant, or how the learning rate falls."""
+    """Learning-rate schedule of the phase: constant, or how the learning rate falls."""
     objective: str
     """Objective of the phase."""
     mask_fraction: float | None
@@ -93,10 +93,10 @@ class PhaseFigures:
     sequence_length: int
     global_batch_size: int
     losses: dict[str, Less[float | None]] = field(default_factory=dict)
-    """Loss after the phase [nats per predicted token], keyed by measured text."""
+    """Loss on each measured text after the phase [nats per predicted token], keyed by the name of the text."""
 
     def cells(self) -> list[str]:
-        """Returns the cells of a table's row, in the order of PHASE_COLUMNS."""
+        """Returns the cells of the phase's row in a table, in the order of PHASE_COLUMNS."""
         return [
             f"{self.steps:,}",
             f"{self.tokens:,}",
@@ -396,7 +396,7 @@ def _changed(section: Any, values: Mapping[str, Any], name: str) -> Any:
 def _check_modules(phases: Sequence[Phase]) -> None:
     """Refuses phases that train different modules, because the optimizer's state could not be continued.
 
-    Objectives with options of their own, such as replaced-token detection, train modules besides the language model.
+    Objectives with their own options, such as replaced-token detection, train modules in addition to the model.
     """
     kinds = [phase.config.objective.kind for phase in phases]
     own = next((kind for kind in kinds if OBJECTIVES.options(kind) is not None), None)

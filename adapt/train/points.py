@@ -1,13 +1,13 @@
 """Measures a model at fixed points of its training, on all ranks, and ends the training early if a rule requires it.
 
-A measure is anything that returns named figures of a model, such as held-out losses
-(`adapt.evaluate.while_training.HeldoutLosses`). The stage lists the measures of a training run, and all of them are
-applied at the same points. Measuring changes nothing that the training depends on: the modes of all modules and torch's
-random generators are restored, dropout is a function of (seed, step, pass), and nothing is written to weights or
-gradients.
+A measure is an object that returns named values for a model, such as held-out losses
+(`adapt.evaluate.while_training.HeldoutLosses`). The stage lists the measures of a training run. All measures are
+applied at the same steps, called points. Measuring changes nothing that the training depends on: the modes of all
+modules and torch's random generators are restored, dropout is a function of (seed, step, pass), and nothing is written
+to weights or gradients.
 
-If an earlier model may have to be exported, the weights of the best point so far are kept in memory on rank 0, and are
-part of each checkpoint. A resumed run therefore has the same points and the same kept weights.
+If the run may export an earlier model, rank 0 keeps the weights of the best point so far in memory. Each checkpoint
+contains these weights and all points, so a resumed run decides like an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from adapt.train.stopping import EarlyEnd, as_points, early_end, exported_point
 from adapt.train.training_run import MEASURED, Progress
 
 if TYPE_CHECKING:
-    from adapt.train.engine import Engine  # for types only, because it loads DeepSpeed; any similar engine works
+    from adapt.train.engine import Engine  # imported for types only, because this module loads DeepSpeed
 
 KEPT_FILE = "kept.pt"
-"""File in a checkpoint with the weights of an earlier point, as they will be exported."""
+"""File in a checkpoint with the weights of an earlier step, in the form in which they would be exported."""
 State = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Place:
-    """A rank that measures the model: its number, configuration, tokenizer and device, and the number of ranks."""
+    """Describes a rank that measures the model: its number, configuration, tokenizer, device, and group size."""
 
     config: Config
     tokenizer: Any
@@ -53,10 +53,10 @@ class Place:
     """Number of ranks."""
 
     def share(self, lengths: Sequence[int]) -> tuple[list[int], int]:
-        """Returns the indices of the texts that this rank measures, and how many of the texts count.
+        """Returns the indices of the texts that this rank measures, and how many of them enter the result.
 
         Each rank gets equally many texts, of similar length, so that all ranks run equally many forward passes. If the
-        texts do not divide equally, some ranks repeat their last text. The repetition does not count.
+        texts do not divide equally, some ranks repeat their last text. The repeated text does not enter the result.
 
         Args:
             lengths: length of each text [tokens].
@@ -72,7 +72,7 @@ class Place:
 
 Figures = Callable[[Any], Mapping[str, float]]
 """Function that measures a model in evaluation mode. All ranks call it at the same time with the same engine, and run
-equally many forward passes, which ZeRO stage 3 needs. The figures of rank 0 count."""
+equally many forward passes, because ZeRO stage 3 needs this. Only the values of rank 0 are used."""
 
 
 class PointMeasure(Protocol):
@@ -89,7 +89,7 @@ class Points:
     Args:
         engine: engine with the model.
         measures: functions that measure the model.
-        interval: number of steps between two points.
+        interval: number of steps between two measurements.
         training: training settings, with the rules that end a run early.
         objective: objective of the run.
         method: method of the run.
@@ -102,18 +102,18 @@ class Points:
     objective: Objective
     method: Method
     kept: State | None = None
-    """Weights of the point that would be exported if the run ended now. None if the present weights would be exported.
-    On ranks other than the first, the mapping is empty."""
+    """Weights that would be exported if the run ended now. None if these are the present weights of the model. The
+    mapping is empty on all ranks except rank 0."""
     end: EarlyEnd | None = field(default=None, init=False)
-    """How the run ended early. None if it continues."""
+    """Describes how the run ended early. None if it has not ended early."""
     exported_step: int | None = field(default=None, init=False)
     """Step of the model that `result` returned, if a measurement chose it."""
 
     def resume(self, progress: Progress, checkpoint: Path | None) -> None:
-        """Restores the points and the kept weights from a checkpoint.
+        """Restores the measurements so far and the kept weights from a checkpoint.
 
         Args:
-            progress: counts of the checkpoint, with its points.
+            progress: counts of the checkpoint, with the measurements so far.
             checkpoint: folder of the checkpoint; None at the start of a run.
         """
         if progress.points:
@@ -129,14 +129,14 @@ class Points:
             torch.save(self.kept, folder / KEPT_FILE)
 
     def measure(self, progress: Progress, is_last: bool = False) -> dict[str, float]:
-        """Measures the model if a point is due at this step and was not measured yet. All ranks call it.
+        """Measures the model if a measurement is due at this step and was not made yet. All ranks must call it.
 
         Args:
-            progress: counts of the run. The point and the time that it took are added.
-            is_last: whether no further step follows, so that a point is due.
+            progress: counts of the run. The measured values and the time of the measurement are added.
+            is_last: whether this is the last step, after which a measurement is always due.
 
         Returns:
-            The figures for the metrics. Empty if no point is due.
+            The measured values, keyed by name of the metric. Empty if no measurement is due.
         """
         known = progress.points and progress.points[-1]["step"] >= progress.step
         is_due = not progress.points or is_last or progress.step % self.interval == 0
@@ -153,7 +153,7 @@ class Points:
             for measure in self.measures:
                 figures |= measure(self.engine.model)
         shared: list[Any] = [figures]
-        dist.broadcast_object_list(shared, group=among_hosts())  # all ranks decide by rank 0's numbers
+        dist.broadcast_object_list(shared, group=among_hosts())  # rank 0's values decide on all ranks
         progress.points.append({"step": progress.step, "figures": dict(shared[0])})
         self._decide(progress)
         seconds = time.perf_counter() - started
@@ -169,7 +169,7 @@ class Points:
         self.end = early_end(points, self.training)
 
     def result(self, progress: Progress) -> State:
-        """Returns the weights to export: the weights of an earlier point, or the present weights. All ranks call it."""
+        """Returns the weights to export: those of an earlier step, or the present weights. All ranks must call it."""
         chosen = exported_point(as_points(progress.points), self.training)
         if chosen is None or self.kept is None:
             return self._exported()
@@ -180,7 +180,7 @@ class Points:
         return self.method.merge(self.objective.exported(self.engine.full_state()))
 
     def figures(self) -> dict[str, Any]:
-        """Returns the entries of the record about the early end, and about the step of the exported model."""
+        """Returns the entries for the stage's record: how the run ended early, and the step of the exported model."""
         return {"early_end": asdict(self.end) if self.end else None, "exported_step": self.exported_step}
 
 

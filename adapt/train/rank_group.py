@@ -1,4 +1,4 @@
-"""Starts the ranks of a group: first the watch of each rank, then their process group.
+"""Starts a group of ranks: first a watch for each rank, which detects stalls, then their process group.
 
 The watch begins before libraries and model are loaded, so a rank that is stopped or hangs at its start is
 reported, and the group is started again. Ray Train itself waits for such a rank for minutes or forever.
@@ -6,7 +6,7 @@ reported, and the group is started again. Ray Train itself waits for such a rank
 Ranks that all run on this machine find each other through a file, and listen only on loopback. With Ray Train's own
 backend, rank 0 would open PyTorch's TCPStore, which listens on all interfaces and requires no token. Rank 0 also
 records Ray's placement group, so that the driver can free its cores and GPUs if Ray Train's controller was killed. Ray
-Train itself would free them through Ray's dashboard, which does not run if the job started Ray.
+Train itself would free cores and GPUs through Ray's dashboard, which does not run if the job started Ray.
 """
 
 import os
@@ -42,7 +42,7 @@ from adapt.train.training_run import tell
 _RESERVED = "placement_group"
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 _ANSWER_S = 60.0
-"""Longest time until the watch of each new rank has begun [s]. It takes less than a second on an idle machine."""
+"""Longest time until the watch of each new rank has begun [s]. On an idle machine, this takes less than a second."""
 _LOOK_S = 5.0
 """Time between two checks for stopped processes [s]."""
 _WIDTH = 300
@@ -52,7 +52,7 @@ _NODE_DIED = "its node has died"
 
 @dataclass
 class RankGroupConfig(TorchConfig):
-    """Settings of the start of a group of ranks, which Ray Train passes to its controller.
+    """Settings for the start of a group of ranks. Ray Train passes them to its controller.
 
     Attributes:
         rules: rules for restarts of the training run. None for ranks that are not watched.
@@ -90,7 +90,7 @@ class RankGroup(Backend):
         with _explained(backend_config.rules):
             _watch(worker_group, backend_config.rules.folder, backend_config.limits)
             self.meet(worker_group, backend_config)
-            worker_group.execute(beat, IDLE)  # idle until Ray Train calls the training function
+            worker_group.execute(beat, IDLE)  # a rank counts as idle until Ray Train calls the training function
 
     def meet(self, worker_group: Any, backend_config: Any) -> None:
         """Starts the process group.
@@ -139,7 +139,7 @@ def _watch(worker_group: Any, folder: Path, limits: Limits) -> None:
 
 @contextmanager
 def _explained(rules: RestartRules) -> Iterator[None]:
-    """Raises StallError if ranks that were killed in the block had stalled. Otherwise, counts the failure.
+    """Raises StallError if ranks were killed in the block because they stalled. Counts other failures of the block.
 
     Ray Train calls no callback for ranks that end before they train, and starts them again without end.
     """
@@ -166,7 +166,7 @@ def _cause(error: RayError) -> Cause:
 
 @dataclass
 class UnwatchedStarts:
-    """Ends processes of our own Ray that a signal stops before their watch begins. The driver uses it.
+    """Ends processes that a signal stops before their watch begins, if the job started Ray. The driver uses this class.
 
     Ray needs some seconds to create the process of a rank. If the process is stopped meanwhile, Ray waits forever.
 
@@ -191,7 +191,7 @@ class UnwatchedStarts:
         self._since = {pid: self._since.get(pid, now) for pid in stopped}
         for pid, since in self._since.items():
             log = RestartLog(self.folder)
-            if now - since < self.limit_s or not log.pending():  # the group of this stage already trains
+            if now - since < self.limit_s or not log.pending():  # the ranks of this stage are already training
                 continue
             what = (
                 f"process {pid} of Ray on {socket.gethostname()} was stopped by a signal for {now - since:.0f} s"
@@ -217,7 +217,7 @@ def free_reserved(folder: Path) -> None:
     Otherwise, Ray would reserve them until the driver ends.
 
     Args:
-        folder: the run's `RankGroupConfig.local`.
+        folder: private folder of the run, as in `RankGroupConfig.local`.
     """
     for file in folder.glob(f"*/{_RESERVED}"):
         remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(file.read_text())))
@@ -241,7 +241,7 @@ def _begin(rank: int, world: int, backend: str, store: str, timeout_s: int) -> N
         GLOO_SOCKET_IFNAME=_LOOPBACK,
         NCCL_SOCKET_IFNAME=_LOOPBACK,
     )
-    # as in Ray Train, so that a collective that hangs times out
+    # set as in Ray Train, so that a collective operation that hangs ends with a timeout
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     timeout = timedelta(seconds=timeout_s)
     dist.init_process_group(backend, f"file://{store}", rank=rank, world_size=world, timeout=timeout)

@@ -1,4 +1,4 @@
-"""Runs a function on every rank with Ray Train, shows the ranks' metrics and messages, and raises our own errors.
+"""Runs a function on every rank with Ray Train, shows the ranks' metrics and messages, and raises dontstop's errors.
 
 `launch` runs a training job. `EndAtOnce` decides which failures end the job without a retry.
 """
@@ -69,7 +69,7 @@ class RankedRun:
     """A function that Ray Train runs on every rank, with its settings."""
 
     function: Callable[[dict[str, Any]], None]
-    """Function that is called on each rank. Its argument is `told`, plus the run's `Sealing` under the key `sealing`.
+    """Function that each rank calls. Its argument is `told`, extended by the run's `Sealing` under the key `sealing`.
 
     Imports at the top of the function's module are also executed in the driver.
     """
@@ -118,7 +118,7 @@ def on_all_ranks(run: RankedRun) -> None:
 
     Raises:
         ClusterError: the workers cannot be placed.
-        AdaptError: the function raised one of our own errors.
+        AdaptError: the function raised this error.
         StorageError: the disk is full or not writable, or none of the checkpoints was written by this user's job.
         TrainingError: workers crashed or stalled too often.
     """
@@ -138,7 +138,7 @@ def on_all_ranks(run: RankedRun) -> None:
             run_config=_run_config(run, bool(local), avoided),
         )
         if len(run.sizes) > 1:
-            from adapt.train.elastic_policy import ElasticRun, with_elastic_policy  # imports private parts of Ray
+            from adapt.train.elastic_policy import ElasticRun, with_elastic_policy  # imports private names of Ray
 
             trainer = with_elastic_policy(trainer, scaling, run.sizes, ElasticRun(run.rules, asks_for_nodes=not local))
         try:
@@ -200,7 +200,7 @@ def _fit(trainer: Any, run: RankedRun, local: Path | None) -> None:
             if local:
                 starts.look()
     except KeyboardInterrupt:
-        if library.is_active():  # needed in a program that uses the library; otherwise, Ray ends with the process
+        if library.is_active():  # needed if dontstop is used as a library; otherwise, Ray ends with the process
             disconnect()
         raise
     if errors:
@@ -224,13 +224,13 @@ def _scaling(run: RankedRun, avoided: frozenset[str]) -> ScalingConfig:
 def _run_config(run: RankedRun, is_local: bool, avoided: frozenset[str]) -> RunConfig:
     """Returns Ray Train's configuration of storage, retries, and environment variables of the ranks."""
     fixed = _group(run, avoided) if len(run.sizes) == 1 else None
-    callbacks: list[Any] = [EndAtOnce(run.folder, fixed)]  # Any, because Ray declares the type of an earlier version
+    callbacks: list[Any] = [EndAtOnce(run.folder, fixed)]  # Any, because Ray's declared type is outdated
     # If the job started Ray itself, all of Ray's processes already have these environment variables.
     environment: dict[str, Any] = {} if is_local else {"worker_runtime_env": {"env_vars": PROCESS_ENVIRONMENT}}
     return RunConfig(
         name=run.name,
         storage_path=str(run.folder / CHECKPOINTS),
-        failure_config=FailureConfig(max_failures=-1),  # RestartRules has the limits
+        failure_config=FailureConfig(max_failures=-1),  # no limit, because RestartRules limits restarts
         checkpoint_config=CheckpointConfig(num_to_keep=run.keep_checkpoints),
         callbacks=callbacks,
         **environment,
@@ -242,14 +242,14 @@ def _group(run: RankedRun, avoided: frozenset[str]) -> "FixedGroup":
 
 
 class LostRanksError(TrainingError):
-    """Ends a run of Ray Train in which ranks died after their group had started and before their function had started.
+    """Ends a run of Ray Train in which ranks died between the start of their group and the start of their function.
 
-    Ray Train does not start the ranks again after such an error. The driver does it instead.
+    Ray Train does not start the ranks again after such an error, so the driver starts them again.
     """
 
 
 class BadNodeError(TrainingError):
-    """Ends a run of Ray Train, so that the driver starts it again without the nodes on which it failed twice."""
+    """Ends a run of Ray Train, so that the driver starts another run without the nodes on which ranks failed twice."""
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ class FixedGroup:
     """Ids of the nodes on which no rank may run."""
 
     def leave_bad_nodes(self) -> None:
-        """Raises BadNodeError if ranks failed twice on a node that is not avoided yet, and other nodes suffice.
+        """Raises BadNodeError if ranks failed twice on a node that is not avoided yet, and the others have enough room.
 
         A run of Ray Train cannot exclude nodes once it has started. The driver therefore starts another run.
         """
@@ -317,7 +317,7 @@ class EndAtOnce(UserCallback):
             self._group.leave_bad_nodes()
 
     def _leave(self) -> None:
-        """Reports once that a node leaves. Ray Train repeats the call while it waits for the other ranks."""
+        """Reports once that a node leaves, because Ray Train repeats the call while it waits for the other ranks."""
         if all(line["cause"] != "preemptions" for line in RestartLog(self._folder).pending()):
             tell(self._folder, "a node leaves; all ranks resume from the last checkpoint")
             if self._group:
@@ -344,7 +344,7 @@ def launch(job: TrainingRun) -> dict[str, Any]:
     told, sizes = {"job": job}, worlds(config.training, config.resources.workers)
     limits = Limits.of_rank(
         config.resources.stall_s,
-        FLOOR_S * (10 if config.training.compile else 1),  # a compiled model may be compiled again at any step
+        FLOOR_S * (10 if config.training.compile else 1),  # with torch.compile, any step may compile the model again
         frozenset({DATA_WAIT} if job.online else ()),
     )
     run = RankedRun(train_loop_per_worker, told, folder, job.run_name, config.resources, sizes, kept, limits)
@@ -355,7 +355,7 @@ def launch(job: TrainingRun) -> dict[str, Any]:
 
 
 def train_loop_per_worker(config: dict[str, Any]) -> None:
-    """Trains on one rank. Ray Train calls it. Heavy libraries are imported here and not in the driver."""
+    """Trains on one rank. Ray Train calls this function. It imports heavy libraries, which the driver does not need."""
     hide_unreserved_gpus()
     beat("the import of the libraries")
     from adapt.train.worker import train_rank

@@ -1,4 +1,4 @@
-"""Records why a training run started again and what this cost, and decides whether it restarts after a failure.
+"""Records why a training run restarted and how many steps and seconds this cost. Decides whether it restarts.
 
 The log is the file `restarts.jsonl` in the stage's folder. It is on the job's node and survives a killed job. Three
 processes write to it: the driver, Ray Train's controller and rank 0.
@@ -22,21 +22,21 @@ from adapt.train.checkpoints.stored_checkpoints import newest_whole, step_of
 RESTARTS_FILE = "restarts.jsonl"
 """Name of the file with a line per failure and per start of the workers."""
 REACHED_FILE = "reached"
-"""Name of the file with the number of finished steps and the time [s since 1970], which rank 0 updates every step."""
+"""Name of the file with the number of finished steps and the time [s since 1970]. Rank 0 updates it every step."""
 
 _BAD = 2
-"""Number of failures on a node after which the node is avoided."""
+"""Number of failures on a node after which no more ranks run on the node."""
 _MOST_WAIT_S = 60.0
 """Longest wait before a restart [s]."""
 
 Cause = Literal["stalls", "preemptions", "lost_nodes", "failures", "resizes", "interruptions"]
-"""Cause of a restart of the workers, also a field of `Restarts`. If there are several, the first in this list
-counts."""
+"""Cause of a restart of the workers. Each cause is also a field of `Restarts`. If there are several causes, the first
+in this list counts."""
 
 
 @dataclass(frozen=True)
 class Restarts:
-    """Counts how often a training run started again, by cause, and what this cost."""
+    """Counts how often a training run restarted, by cause, and the steps and seconds that the restarts cost."""
 
     stalls: int = 0
     """Number of restarts because a worker made no progress."""
@@ -87,13 +87,13 @@ class RestartLog:
         self._folder = folder
 
     def note(self, cause: Cause, why: str = "", nodes: Sequence[str] = (), saved: int | None = None) -> None:
-        """Adds the cause of a coming restart.
+        """Adds a line with the cause of the next restart.
 
         Args:
             cause: what happened.
             why: description for people, such as the error of a worker.
-            nodes: ids of the nodes on which it happened, if they are known.
-            saved: step of the newest complete checkpoint, if it was read.
+            nodes: ids of the nodes on which workers failed, if the nodes are known.
+            saved: step of the newest complete checkpoint, if the caller has determined it.
         """
         self._add({"cause": cause, "why": why, "nodes": list(nodes), "saved": saved})
 
@@ -112,7 +112,7 @@ class RestartLog:
         reached, since = self._reached()
         pending = self.pending()
         if pending and all(line["cause"] == "interruptions" for line in pending):
-            since = pending[-1]["time"]  # no job ran before that time
+            since = pending[-1]["time"]  # counts no time before this job, because no job ran then
         redone, seconds = max(reached - step, 0), max(time.time() - since, 0.0)
         names = dict(names or {})
         self._add({"step": step, "nodes": list(nodes), "names": names, "redone": redone, "seconds": seconds})
@@ -135,7 +135,7 @@ class RestartLog:
 
     def reach(self, step: int) -> None:
         """Stores the number of finished steps. Rank 0 calls it after each step. Takes some microseconds."""
-        with suppress(OSError):  # training is more important than the count of repeated steps
+        with suppress(OSError):  # errors are ignored, because training is more important than this count
             if not hasattr(self, "_file"):
                 self._file = os.open(self._folder / REACHED_FILE, os.O_WRONLY | os.O_CREAT, 0o644)
             os.pwrite(self._file, f"{step:12d} {time.time():18.6f}\n".encode(), 0)
@@ -227,7 +227,7 @@ class RestartLog:
 
     def _add(self, line: dict[str, Any]) -> None:
         with suppress(OSError), (self._folder / RESTARTS_FILE).open("a") as file:
-            file.write("\n" + json.dumps({**line, "time": time.time()}) + "\n")  # a killed process may have torn a line
+            file.write("\n" + json.dumps({**line, "time": time.time()}) + "\n")  # the last line may be incomplete
 
 
 def workers_failed(why: str) -> TrainingError:
@@ -264,7 +264,7 @@ class RestartRules:
         Args:
             cause: what happened.
             why: description for people.
-            ranks: ranks that caused it, if they are known.
+            ranks: ranks that caused the restart, if they are known.
 
         Raises:
             TrainingError: a limit is exceeded, so the run does not start again.

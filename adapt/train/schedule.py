@@ -1,4 +1,4 @@
-"""Pure functions for the number of steps of a run, the division of its batches, and the learning rate at each step."""
+"""Computes the number of steps of a run, the division of its batches, and the learning rate at each step."""
 
 import sys
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Shape:
     first: int
     """First step."""
     last: int
-    """End of the steps (exclusive)."""
+    """Last step plus one."""
     global_batch_size: int
     sequence_length: int
 
@@ -86,7 +86,7 @@ def length_of(training: TrainingConfig, epoch: int, most: int | None = None) -> 
         training: training settings with the limits. `max_flops` must already be converted to steps
             (`adapt.train.capacity.flops`).
         epoch: number of rows in an epoch.
-        most: largest number of rows of the run, rounded up to whole steps. None for no such limit.
+        most: largest number of rows of the run, rounded up to whole steps. None if the number of rows is not limited.
 
     Raises:
         ConfigError: a ramp does not end within the run.

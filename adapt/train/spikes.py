@@ -1,4 +1,4 @@
-"""Finds steps whose loss or gradient norm is far above its recent values, before they change the weights.
+"""Finds steps whose loss or gradient norm is far above recent values, before these steps change the weights.
 
 A value is a spike if it is not finite, or if it exceeds m + k max(1.4826 MAD, |m| / 100). m is the median of the values
 of the last n steps, and MAD their median absolute deviation from m. For normally distributed values, 1.4826 MAD is
@@ -29,7 +29,7 @@ SPIKES_FILE = "spikes.jsonl"
 _DEVIATION = 1.4826
 """Standard deviation of a normal distribution, divided by its median absolute deviation."""
 _LEAST = 0.01
-"""Smallest deviation, as a share of the median, because values may be almost constant."""
+"""Smallest allowed deviation, as a share of the median. Without it, almost constant values would cause spikes."""
 _SHOWN = 5
 
 
@@ -55,7 +55,7 @@ class Spike:
     norm: float
     """Gradient norm before clipping."""
     why: str
-    """The value that is too large, and its limit."""
+    """Text that names the value that is too large, and its limit."""
 
 
 class SpikeWatch:
@@ -105,7 +105,7 @@ class SpikeWatch:
         return spike
 
     def _fault(self, name: str, value: float, window: Sequence[float]) -> str:
-        """Returns why a value is a spike, or an empty text."""
+        """Returns a text that says why a value is a spike. Returns an empty text if it is not a spike."""
         if not math.isfinite(value):
             return f"its {name} is {value}"
         if len(window) < max(self._training.spike_window_steps // 2, 1):

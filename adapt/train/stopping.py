@@ -1,9 +1,9 @@
 """Decides at which measurement a training run ends early, and which model it then exports.
 
 A training run is measured at points: before the first step, every `evaluation.interval_steps` steps, and after the last
-step. A decision is a function of all points so far. It is therefore the same on all ranks, and the same in a run that
-resumed from a checkpoint, whose points the checkpoint contains. This module loads no heavy library, because plans and
-reports use it too.
+step. Each decision is a function of all points so far. Therefore, it is the same on all ranks. It is also the same in a
+resumed run, because checkpoints contain the points. This module loads no heavy library, because plans and reports use
+it too.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from adapt.support.errors import ConfigError
 DOMAIN, GENERAL, PAST = "domain_loss", "general_loss", "past_loss"
 """Names of the loss on the domain, the loss on general text, and the mean loss on the earlier domains."""
 DEV, OTHER_DEV = "dev_", "other_dev_"
-"""Prefixes of the names of probes' scores; the name of the task follows. The first score is on the half of the dev
-examples that decides when a run ends and which model it exports. The second is on the other half, for reports."""
+"""Prefixes of the names of probes' scores; the name of the task follows. A score with the first prefix is on the half
+of the dev examples that decides when a run ends and which model it exports. A score with the second prefix is on the
+other half, for reports."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """The figures of one measurement."""
+    """The values of one measurement of the model."""
 
     step: int
     """Number of optimizer steps before the measurement, including steps of earlier phases."""
     figures: dict[str, float] = field(default_factory=dict)
-    """The measured figures, keyed by name."""
+    """The measured values, such as losses and scores, keyed by name."""
 
 
 @dataclass(frozen=True)
@@ -41,31 +42,31 @@ class EarlyEnd:
     exported_step: int
     """Step of the exported model."""
     metric: str
-    """Figure that ended the run."""
+    """Name of the measured value that ended the run, such as `general_loss`."""
     limit: float
-    """Largest allowed value of a forgetting budget, or the best value, which was not improved."""
+    """The largest value that the forgetting budget allows, or the best value so far, which was not improved."""
     rise: float | None = None
-    """The forgetting budget [nats per predicted token]; None if the figure stopped improving."""
+    """The forgetting budget [nats per predicted token]. None if the run ended because the value stopped improving."""
     patience: int | None = None
-    """Number of measurements without improvement; None for a forgetting budget."""
+    """Number of measurements without improvement. None if the run ended because of a forgetting budget."""
 
 
 def is_loss(metric: str) -> bool:
-    """Returns whether a figure is a loss, so that lower values are better. Scores of probes are not losses."""
+    """Returns whether a measured value is a loss, so that lower is better. Scores of probes are not losses."""
     return f".{DEV}" not in metric and metric.partition(".")[0].endswith("_loss")
 
 
 def keeps_earlier(training: TrainingConfig) -> bool:
-    """Returns whether a training run may export the model of a point before its last step."""
+    """Returns whether a training run may export the model of an earlier step than the last."""
     return training.keep == "best" or any(rule.rise is not None for rule in training.rules)
 
 
 def exported_point(points: Sequence[Point], training: TrainingConfig) -> int | None:
-    """Returns the index of the point whose model would be exported if the run ended after the last point.
+    """Returns the index of the measurement whose model is exported if the run ends after the last measurement.
 
-    A run with forgetting budgets exports the model of the last point that is within all budgets. The first point is
-    before the first step, and is always within the budgets. With `training.keep: best`, it exports the best of the
-    points within all budgets. If several points are equally good, it exports the first of them.
+    A run with forgetting budgets exports the model of the last measurement that is within all budgets. The measurement
+    before the first step is always within the budgets. With `training.keep: best`, a run exports the model of the best
+    measurement within all budgets. If several measurements are equally good, it exports the first.
 
     Returns:
         The index. None if the run exports the model of its last step.
@@ -83,7 +84,7 @@ def exported_point(points: Sequence[Point], training: TrainingConfig) -> int | N
 
 
 def early_end(points: Sequence[Point], training: TrainingConfig) -> EarlyEnd | None:
-    """Returns how the run ends after the last point, or None if it continues."""
+    """Returns how the run ends early after the last measurement. Returns None if the run continues."""
     for rule in training.rules:
         limit = _left(points, rule) if rule.rise is not None else _stalled(points, rule)
         if limit is not None:
@@ -94,13 +95,13 @@ def early_end(points: Sequence[Point], training: TrainingConfig) -> EarlyEnd | N
 
 
 def _left(points: Sequence[Point], rule: StopConfig) -> float | None:
-    """Returns the limit of a forgetting budget if the last point exceeds it or is not a number, else None."""
+    """Returns the limit of a forgetting budget if the last value exceeds the limit or is NaN, else None."""
     limit = points[0].figures[rule.metric] + (rule.rise or 0.0)
     return None if points[-1].figures[rule.metric] <= limit else limit
 
 
 def _stalled(points: Sequence[Point], rule: StopConfig) -> float | None:
-    """Returns the best value if the last `patience` points did not improve it by `minimum`, else None."""
+    """Returns the best value if the last `patience` measurements did not improve it by `minimum`, else None."""
     sign = 1 if is_loss(rule.metric) else -1
     best, since = None, 0
     for point in points:
@@ -113,12 +114,13 @@ def _stalled(points: Sequence[Point], rule: StopConfig) -> float | None:
 
 
 def check_rules(training: TrainingConfig, interval: int | None, metrics: Mapping[str, str]) -> None:
-    """Refuses rules whose figures are not measured, and rules that contradict other settings.
+    """Refuses rules for values that are not measured, and rules that contradict other settings.
 
     Args:
         training: training settings.
-        interval: `evaluation.interval_steps`.
-        metrics: for the name of each figure, an empty text if it is measured, else a text that says how to measure it.
+        interval: number of steps between measurements (`evaluation.interval_steps`).
+        metrics: a text for the name of each possible value: how to measure the value, or an empty text if it is
+            measured.
 
     Raises:
         ConfigError: names the rule and the fix.
@@ -159,11 +161,11 @@ def _check_measured(name: str, metric: str, metrics: Mapping[str, str]) -> None:
 
 
 def described(end: EarlyEnd | None, points: Sequence[Point]) -> list[str]:
-    """Describes an early end in sentences: why the run ended, what is exported, and what a budget cost.
+    """Describes in sentences why a run ended early, which model it exported, and what a forgetting budget cost.
 
     Args:
-        end: the early end. None if the run did not end early; the result is then empty.
-        points: all points of the run.
+        end: how the run ended early. None if it did not end early; the result is then empty.
+        points: all measurements of the run.
     """
     if end is None:
         return []
@@ -198,7 +200,7 @@ def kept(points: Sequence[Point], training: TrainingConfig) -> list[str]:
     """Says which model `training.keep: best` exports. Returns an empty list for runs without this option.
 
     Args:
-        points: all points of the run.
+        points: all measurements of the run.
         training: training settings.
     """
     chosen = exported_point(points, training)
@@ -212,12 +214,12 @@ def kept(points: Sequence[Point], training: TrainingConfig) -> list[str]:
 
 
 def metric_words(metric: str) -> str:
-    """Returns the name of a figure as sentences use it."""
+    """Returns words for a measured value in a sentence, such as "the loss on the domain"."""
     known = {DOMAIN: "the loss on the domain", GENERAL: "the loss on general text", PAST: "the loss on earlier domains"}
     kind, _, name = metric.partition(".")
     return f"the loss on {name}" if kind == PAST and name else known.get(metric, metric)
 
 
 def as_points(stored: Sequence[Mapping[str, Any]]) -> list[Point]:
-    """Reads points that were stored as plain values."""
+    """Converts measurements that were stored as plain values to points."""
     return [Point(int(each["step"]), dict(each["figures"])) for each in stored]

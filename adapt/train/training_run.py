@@ -1,4 +1,4 @@
-"""Settings that the driver sends to the workers of a training run, and the files through which workers answer.
+"""Defines the settings that the driver sends to the workers of a training run, and the files with their answers.
 
 The files hold progress, metrics and notices. Notices are messages to the user, who does not see the workers' output.
 """
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 METRICS_FILE = "metrics.jsonl"
 """Name of the file with metrics, one line per report, which rank 0 writes."""
 PROGRESS_FILE = "progress.json"
-"""Name of the file with the final counts of a run."""
+"""Name of the file with the final counts of a run, such as steps and tokens."""
 MEASURED = "eval_"
-"""Prefix of the names of measured figures of the model in the file with metrics."""
+"""Prefix of the names of metrics that come from measurements of the model between steps."""
 NOTICE_FILE = "notices.jsonl"
 """Name of the file with messages to the user while the training runs; see `tell`."""
 WISH_FILE = "checkpoint-now"
@@ -45,26 +45,26 @@ class Stretch:
     first: int
     """First step of the stretch."""
     last: int
-    """End of the steps (exclusive)."""
+    """Last step plus one."""
     global_batch_size: int
     sequence_length: int
     mixture: "Mixture"
     sample: int
-    """Number of the first row of step `first` among the samples of the mixture."""
+    """Position in the mixture's sequence of samples at which the stretch begins."""
 
     @property
     def shift(self) -> int:
-        """Number of samples that this run read before the stretch, beyond `first` batches of the stretch's size."""
+        """Samples before the stretch, minus the number if all earlier steps had the stretch's batch size."""
         return self.sample - self.first * self.global_batch_size
 
     @cached_property
     def rows(self) -> list[int]:
-        """Number of rows of each source."""
+        """Number of rows that the stretch reads from each source."""
         return self.mixture.drawn(self.end, self.sample)
 
     @property
     def end(self) -> int:
-        """Number of the first sample after the stretch."""
+        """Position of the first sample after the stretch, in the mixture's sequence of samples."""
         return self.sample + (self.last - self.first) * self.global_batch_size
 
 
@@ -86,13 +86,13 @@ class TrainingRun:
     steps: int
     """Number of the last step of the run, counted from the first phase. A streamed corpus may end earlier."""
     first_step: int = 0
-    """Number of steps of the phases before this one. 0 for a run without phases."""
+    """Number of steps of the earlier phases. 0 for a run without phases."""
     branch_step: int | None = None
     """Number of steps after which the state is stored for longer runs (`adapt.train.checkpoints.branch`), if any."""
     online: "Online | None" = None
-    """Settings of the corpus if it is streamed, else None."""
+    """Settings of a streamed corpus. None if the corpus is not streamed."""
     past: Mapping[str, str] = field(default_factory=dict)
-    """Folders of earlier results that the method needs, keyed by the names that the method uses for them."""
+    """Folders of results of earlier stages that the method needs, keyed by the method's names for them."""
     base: str = ""
     """Folder of the model that the first domain of the sequence started from. Empty if that model is `pretrained`."""
     number: int | None = None
@@ -102,15 +102,15 @@ class TrainingRun:
     texts: tuple[str, ...] = ()
     """Folders of the domain's prepared text, a subset of `corpora`. Empty if the corpus is streamed."""
     weighed_words: str = ""
-    """Folder with the weights of the domain's words, for objectives that need them, else empty."""
+    """Folder with the weights of the domain's words. Empty if the objective needs no weights of words."""
     head_warmup: int = 0
     """Number of steps at the start in which only the language-model head is trained."""
     measures: "tuple[PointMeasure, ...]" = ()
-    """The measurements that run while the model trains."""
+    """The measurements of the model that the run makes between steps."""
     measure_interval: int = 0
     """Number of steps between two measurements."""
     teachers: tuple[str, ...] = ()
-    """Folders of the models that the method reads in addition to the trained one (`Method.other_models`)."""
+    """Folders of the models that the method reads in addition to the trained model (`Method.other_models`)."""
 
     @property
     def run_name(self) -> str:
@@ -157,7 +157,7 @@ class Progress:
 def as_inherited(progress: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the initial progress of a run that starts from another run's state.
 
-    The progress has the steps, tokens and spikes of the other run, but no time spent.
+    The progress has the steps, tokens and spikes of the other run, but its times are 0.
     """
     inherited = Progress(**progress)
     spent = {"seconds": 0.0, "data_wait_seconds": 0.0, "device_seconds": 0.0}
@@ -171,5 +171,5 @@ def tell(folder: Path, message: str) -> None:
         folder: folder of the stage.
         message: message that the driver prints.
     """
-    with suppress(OSError):  # a failure to write a message must not end the run
+    with suppress(OSError):  # an error is ignored, because a failure to write a message must not end the run
         at_home(folder, add_text, folder / NOTICE_FILE, json.dumps({"said": message}) + "\n")

@@ -63,7 +63,7 @@ _LARGE = (f"{CHECKPOINTS}/", f"{BRANCHES}/", f"{MODEL_FOLDER}/", f"{CARRIED}/")
 def train_rank(job: TrainingRun, sealing: Sealing) -> None:
     """Runs one rank from start to end.
 
-    All errors are raised, because other ranks may be waiting for this rank: Ray Train then ends all ranks.
+    All errors are raised. Otherwise, other ranks would wait for this rank. Ray Train ends all ranks after an error.
     `adapt.train.ray_train` decides which errors end the run. After all other errors, the run resumes from the last
     checkpoint.
     """
@@ -164,7 +164,7 @@ class RankParts:
     resources: dict[str, Any]
     """Number of workers, precision, micro-batch, device and other values, as the record of the stage shows them."""
     utilization: Utilization | None
-    """Measurement from which the MFU is computed. None if the model's dimensions are not known."""
+    """FLOPs and speed from which the MFU is computed. None if the model's dimensions are not known."""
 
     @classmethod
     def of(cls, job: TrainingRun) -> "RankParts":
@@ -247,7 +247,7 @@ class RankParts:
         return cls(loop, tokenizer, resources, utilization)
 
     def report(self, metrics: dict[str, Any]) -> dict[str, Any]:
-        """Adds the MFU to the loop's metrics of steps, if the model's dimensions are known, and the share of padding.
+        """Adds the share of padding to the metrics of the loop, and the MFU if the model's dimensions are known.
 
         Tokens are real tokens, without padding.
         """
@@ -258,7 +258,7 @@ class RankParts:
         return self.utilization.added(metrics) if self.utilization else metrics
 
     def figures(self, progress: Progress) -> dict[str, Any]:
-        """Returns the final counts and figures for the stage's record. All ranks must call this method."""
+        """Returns the final counts and metrics for the stage's record. All ranks must call this method."""
         peak, own = peak_memory(self.loop.engine.device), progress.own_tokens
         figures = {**asdict(progress), "own_tokens": own, **self.resources, "peak_memory_bytes": peak}
         if self.utilization:
@@ -403,7 +403,7 @@ def _one_after_another(feeds: list[Feed]) -> Iterator[Iterator[Columns]]:
 
 
 def _carry(method: Method, folder: Path) -> None:
-    """Lets the method write files for the training on the next domain. Removes the folder if the method writes none."""
+    """Lets the method write files for the training on the next domain. Removes the folder if there are no files."""
     target = folder / CARRIED
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()

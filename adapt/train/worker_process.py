@@ -1,4 +1,4 @@
-"""Controls a worker's process: its threads and their waits for CPU cores, its use of freed memory, and its end.
+"""Controls a worker's process: sets its threads, measures waits for CPU cores, reuses freed memory, and ends it.
 
 If the driver is killed, its workers end too. The workers of a resumed run wait until the old workers have ended.
 """
@@ -31,7 +31,7 @@ def use_threads(count: float | None = None, shared_by: int = 1) -> None:
     torch.set_num_threads(max(1, cores // shared_by))
 
 
-# constants of glibc's malloc.h
+# values from malloc.h of glibc
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 _NEVER = 2**31 - 1
 
@@ -54,7 +54,7 @@ def keep_freed_memory() -> None:
 CORE_WAIT = "core_wait_share"
 """Name of the metric for the share of time that threads wait for a CPU core."""
 STARVED = 0.3
-"""Smallest share of time spent waiting for a core at which the user is warned."""
+"""The user is warned if threads spend at least this share of their time waiting for a CPU core."""
 _THREADS = Path("/proc/self/task")
 
 
@@ -70,7 +70,7 @@ class CoreWait:
         self._seen = _times()
 
     def share(self) -> float | None:
-        """Returns the share of time since the last call that threads waited for a core, between 0 and 1.
+        """Returns the share of the time since the last call in which threads waited for a core, between 0 and 1.
 
         Returns None if Linux does not count the time or if no thread ran or waited. Leaves out threads that have ended.
         """

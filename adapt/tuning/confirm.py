@@ -1,8 +1,8 @@
-"""Stage `confirm`: runs the best trial and the unchanged configuration with fresh seeds, and tests both.
+"""Defines the stage `confirm`, which runs the best trial and the unchanged configuration again with fresh seeds.
 
 The best of many trials is best partly by luck. Runs with fresh seeds do not have this luck, so in these runs the
-difference between the two configurations is the real gain. The rest of the gain that the search measured was luck. Only
-this stage of a search uses the test split.
+difference between the two configurations is the real gain. The remaining part of the gain that the search measured was
+luck. Only this stage of a search scores models on the test split.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,10 +48,10 @@ class Confirmed:
     values: dict[str, Any]
     """Values of the searched fields in the best trial, keyed by field."""
     seeds: list[int]
-    """The fresh seeds."""
+    """Fresh seeds, with which both configurations were run again."""
     fresh: dict[str, FreshFigure]
-    """The compared scores and losses, keyed by name: all objectives, the figure of the bound, and the score on
-    test if there are tasks."""
+    """The compared scores and losses, keyed by name: all objectives, the metric of the bound, and the score on test if
+    there are tasks."""
     apparent: float | None
     """Gain of the best trial over the unchanged configuration in the first objective, as the search measured it. A
     positive gain is an improvement. None if trial 0, the unchanged configuration, failed."""
@@ -61,9 +61,9 @@ class Confirmed:
     """The part of the apparent gain that was luck: `apparent` minus `gained`. None if `apparent` or `gained` is None,
     or if the search measured the first objective on dev and this stage measures it on test."""
     bound: BoundConfig | None = None
-    """Condition that the search set on a second figure; None without a condition."""
+    """Limit that the search set on a second metric (`tune.bound`); None without a limit."""
     meets_bound: bool | None = None
-    """Whether the mean of the best trial's figure over the fresh seeds meets the bound; None without a bound."""
+    """Whether the best trial's mean over the fresh seeds meets the bound; None without a bound."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Returns a table that compares the best trial with the unchanged configuration, and sentences on the gain."""
@@ -132,7 +132,7 @@ class Confirm(Stage[Confirmed]):
     name: str
     search: Search
     best: Mapping[str, Trial]
-    """New runs of the best configuration, keyed by seed. The runs are tested on the test split."""
+    """New runs of the best configuration, keyed by seed. They are scored on the test split."""
     as_it_is: Mapping[str, Trial]
     """New runs of the unchanged configuration, keyed by seed; empty if trial 0 failed."""
     values: Mapping[str, Any]
@@ -195,7 +195,7 @@ def _fresh(search: Search, values: Mapping[str, Any]) -> dict[str, Trial]:
 
 
 def _with_seed(config: Config, seed: int) -> Config:
-    """Returns the configuration with this seed for training and fine-tuning, and with the seed in its name."""
+    """Returns the configuration with this seed for training and fine-tuning. The seed is also added to its name."""
     finetune = replace(config.finetune, seeds=[seed])
     return replace(config, seed=seed, finetune=finetune, name=f"{config.name}-seed-{seed}")
 

@@ -1,9 +1,9 @@
-"""Stage `trial` runs a job with values for the searched fields, and measures the result.
+"""Defines the stage `trial`, which runs a job with values for the searched fields, and measures the result.
 
 This module also names trials by a digest of their values, formats configurations as YAML, and sets resources of trials.
 
-Several trials can run on one machine at the same time. A search is refused before its first trial if the cluster does
-not have the resources of one trial. If a device runs out of memory, the trial continues with smaller micro-batches. The
+Several trials can run on one machine at the same time. A search is refused before its first trial if the cluster lacks
+the resources for one trial. If a device runs out of memory, the trial continues with smaller micro-batches. The
 keys of stages do not depend on micro-batches, so finished stages are reused.
 """
 
@@ -43,12 +43,12 @@ Configure = Callable[[Mapping[str, Any]], Config]
 DIGITS = 6
 """A trial's name ends in this many digits of a digest of its values."""
 DEV_SCORE, TEST_SCORE = "dev_score", "test_score"
-"""Names of the mean scores over all fine-tuning runs, in every job."""
+"""Names of the metrics with the mean score over all fine-tuning runs. They are the same for every job."""
 
 
 @dataclass(frozen=True)
 class TrialMeasured:
-    """Result of a trial: the numbers in the result of the job, and the scores of the fine-tuning runs."""
+    """Result of a trial: the metrics in the result of its job, and the scores of its fine-tuning runs."""
 
     figures: dict[str, Estimate]
 
@@ -68,7 +68,7 @@ class TrialMeasured:
 
 @dataclass(frozen=True, eq=False)
 class Trial(Stage[TrialMeasured]):
-    """The stage that summarizes a trial: a job with the trial's values, and fine-tuning runs of the job's model."""
+    """The stage that summarizes a trial: the job with the trial's values, and fine-tuning runs of the job's model."""
 
     kind = "trial"
     takes = NOTHING
@@ -77,7 +77,7 @@ class Trial(Stage[TrialMeasured]):
     final: Stage[Any]
     """The last stage of the job."""
     runs: Mapping[str, tuple[Finetune, ...]]
-    """Fine-tuning runs of each task, one per seed, keyed by task."""
+    """Fine-tuning runs on each task, one per seed, keyed by task."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns nothing, because only the input stages determine the result."""
@@ -184,7 +184,7 @@ def _figures(losses: LossChange) -> Iterator[tuple[str, Estimate]]:
 
 
 def _over_tasks(scores: Mapping[str, Sequence[float]]) -> Estimate:
-    """Estimates the mean score over tasks and seeds. The interval is computed from the mean over tasks of each seed."""
+    """Estimates the mean score over tasks and seeds. The interval is over the seeds' means over tasks."""
     return over_seeds([fmean(of_seed) for of_seed in zip(*scores.values(), strict=True)])
 
 
@@ -195,12 +195,12 @@ def over_seeds(values: Sequence[float]) -> Estimate:
 
 
 def figures_of(trial: Trial) -> set[str]:
-    """Returns the names of the scores and losses that a trial may report, as the type of the job's result declares."""
+    """Returns the names of the scores and losses that a trial may report, as the job's type of result declares."""
     return {*better_directions(trial.final.result_type())} | ({DEV_SCORE} if trial.runs else set())
 
 
 def is_lower_better(objective: str, result: type[Any] = SequenceResult) -> bool:
-    """Returns whether lower values of an objective are better, as its field in the type of the result declares.
+    """Returns whether lower values of an objective are better, according to its field in the type of the result.
 
     Args:
         objective: name of a score or loss.
@@ -228,7 +228,7 @@ def side_by_side(context: Context) -> Context:
     cores, cores_of_trial = len(os.sched_getaffinity(0)), most_of(resources.workers) * resources.cpus_per_worker
     most = max(1, min(config.tune.at_once, int(cores / cores_of_trial)))
     model = context.start.pretrained.model
-    on_gpu = has_gpu() and resources.gpus_per_worker != 0  # runs on GPUs do not share the machine's memory
+    on_gpu = has_gpu() and resources.gpus_per_worker != 0  # memory is not shared by runs on GPUs
     shared = [
         replace(config, resources=replace(resources, trainings_per_machine=trainings))
         for trainings in range(most, 0, -1)
@@ -237,7 +237,7 @@ def side_by_side(context: Context) -> Context:
 
 
 def check_trial_resources(config: Config, trial: Trial) -> None:
-    """Checks that the cluster has enough resources for the workers of a training run and for a fine-tuning run.
+    """Checks that the cluster has enough resources for a trial's training workers and for its fine-tuning runs.
 
     Args:
         config: the configuration of the search.
@@ -262,7 +262,7 @@ MICRO_BATCH, FINETUNE_MICRO_BATCH = "training.micro_batch", "finetune.micro_batc
 
 
 def with_fewer(config: Config, error: DeviceMemoryError) -> dict[str, int]:
-    """Returns the next smaller micro-batch after a device ran out of memory, keyed by the field that sets it.
+    """Returns the next smaller size of micro-batches after a device ran out of memory, keyed by configuration field.
 
     Args:
         config: the configuration of the trial.
@@ -274,10 +274,10 @@ def with_fewer(config: Config, error: DeviceMemoryError) -> dict[str, int]:
 
 
 def smaller_micro_batches(trial: Trial, given: Container[str], store: Store) -> dict[str, int]:
-    """Returns the micro-batches that were smaller than configured in a trial's finished stages, keyed by field.
+    """Returns micro-batch sizes that were smaller than configured in a trial's finished stages, keyed by field.
 
-    The micro-batches are read from records, so they are also known after the driver was killed. Micro-batches that
-    `auto` chose are not included, because they depend on the machine only.
+    The sizes are read from records, so they are known even if the driver process was killed. Sizes that `auto` chose
+    are not included, because they depend only on the machine.
 
     Args:
         trial: a trial whose stages have finished.
@@ -338,7 +338,7 @@ def as_file(settings: Mapping[str, Any]) -> str:
 
 
 def values_in(config: Config, fields_of_space: Iterable[str]) -> dict[str, Any]:
-    """Returns a configuration's values of `fields_of_space`. Options of methods that are not used are omitted."""
+    """Returns a configuration's values of the fields in `fields_of_space`, without options of unused methods."""
     all_values = flat(config)
     return {name: _plain(all_values[name]) for name in fields_of_space if name in all_values}
 

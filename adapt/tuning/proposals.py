@@ -1,11 +1,11 @@
 """Proposes the values of each trial from the search's seed, the trial's number and the results of earlier trials.
 
 Proposals depend on nothing else, so a search proposes the same values on any machine, even after interruptions.
-Finished stages are found by their keys and do not run again. Searcher `tpe` is Optuna's tree-structured Parzen
+Finished stages are found by their keys and do not run again. The searcher `tpe` is Optuna's tree-structured Parzen
 estimator (Bergstra et al. 2011).
 
 With only one objective, the best trial on a domain is often the trial that forgot most. A bound (`tune.bound`) is a
-condition on a second figure, such as forgetting. The best trial is then the best among the trials that meet the bound.
+limit for a second metric, such as forgetting. The best trial is then the best among the trials that meet the bound.
 
 A scheduler divides trials into turns. After each turn, a trial is measured, and Ray Tune's scheduler may end it. Turns
 need the learning-rate schedule `wsd`, which ends with a cooldown. Each turn is a separate training run that is longer
@@ -30,7 +30,7 @@ from adapt.support.errors import ConfigError, nearest
 from adapt.tuning.job_trial import Trial
 
 Space = Mapping[str, Any]
-"""A search space: a domain of Ray Tune (`ray.tune.search.sample.Domain`) for each field, keyed by dotted field name."""
+"""A search space: the range or list of values for each field, as a `Domain` of Ray Tune, keyed by dotted field name."""
 Values = dict[str, Any]
 """The values of the searched fields in a trial, keyed by dotted field name."""
 Results = Sequence[Sequence[float] | None]
@@ -52,7 +52,7 @@ class Proposals:
     None if proposals use no results."""
 
     def told(self, number: int) -> int:
-        """Returns how many of the first trials must have results before trial `number` (counted from 0) is proposed."""
+        """Returns how many trials, in order, must have results before trial `number` (counted from 0) is proposed."""
         return 0 if self.lag is None else max(0, number - self.lag)
 
 
@@ -87,7 +87,7 @@ def draw(domain: Any, generator: Any) -> Any:
     """Draws a random value from the search domain of a field, and returns the value as a plain Python type.
 
     Args:
-        domain: the domain of a field.
+        domain: range or list of the field's values.
         generator: random generator of numpy.
     """
     value = domain.sample(random_state=generator)
@@ -171,16 +171,16 @@ def tpe(
 
 
 EXCESS = "(excess over the bound)"
-"""Name of the excess over the bound, which the searcher gets as an additional result of each trial."""
+"""Name of an additional result of each trial for the searcher: how far the trial exceeds the bound."""
 
 
 def excess_of(bound: BoundConfig, figures: Mapping[str, Estimate], lower_is_better: bool) -> float:
-    """Returns how far a trial exceeds the bound, in the unit of the bound's figure; 0 if it meets the bound.
+    """Returns how far a trial exceeds the bound, in the unit of the bound's metric; 0 if the trial meets the bound.
 
     Args:
         bound: the bound.
-        figures: the trial's figures, keyed by name.
-        lower_is_better: whether lower values of the bound's figure are better.
+        figures: the trial's metrics, keyed by name.
+        lower_is_better: whether lower values of the bound's metric are better.
     """
     value = figures[bound.metric].value
     return max(0.0, value - bound.limit if lower_is_better else bound.limit - value)
@@ -189,15 +189,16 @@ def excess_of(bound: BoundConfig, figures: Mapping[str, Estimate], lower_is_bett
 def penalised(known: Sequence[Sequence[float] | None], lower_is_better: Sequence[bool]) -> list[Sequence[float] | None]:
     """Replaces the objectives of trials that exceed the bound by values worse than those of all other trials.
 
-    The more a trial exceeds the bound, the worse its values. A searcher that learns from the order of trials, such as
-    TPE, then prefers trials that meet the bound. Among the other trials, it prefers those nearest to the bound.
+    The more a trial exceeds the bound, the worse its values. A searcher that learns from the ranking of trials, such
+    as TPE, then prefers trials that meet the bound. Among the other trials, it prefers those nearest to the bound.
 
     Args:
-        known: for each trial, its objectives and then its excess over the bound; None for a failed trial.
+        known: for each trial, the values of its objectives, followed by its excess over the bound; None for a failed
+            trial.
         lower_is_better: for each objective, whether lower values are better.
 
     Returns:
-        The objectives of each trial, without the excess.
+        The values of the objectives of each trial, without the excess.
     """
     meeting = [values[:-1] for values in known if values is not None and not values[-1]] or [
         [0.0] * len(lower_is_better)
@@ -217,14 +218,15 @@ def penalised(known: Sequence[Sequence[float] | None], lower_is_better: Sequence
 
 
 def check_bound(config: Config, ways: Mapping[str, int]) -> None:
-    """Refuses a bound on a figure that trials do not report, or whose better direction is not known.
+    """Refuses a bound on a metric that trials do not report, or of which it is not known whether lower is better.
 
     Args:
         config: the unchanged configuration.
-        ways: better direction of each figure of the job's result, as `adapt.support.better.better_directions`.
+        ways: for each metric of the job's result, whether higher or lower is better, as returned by
+            `adapt.support.better.better_directions`.
 
     Raises:
-        ConfigError: the bound is refused. The message names the nearest figure, or what the bound needs.
+        ConfigError: the bound is refused. The message suggests a similar metric, or says what the bound needs.
     """
     tune = config.tune
     if tune.bound is None:
@@ -263,7 +265,7 @@ def steps_after(config: Config, turn: int) -> int | None:
 
 
 def check_turns(config: Config, fields: Iterable[str]) -> None:
-    """Checks that training runs can continue after each measurement of a trial.
+    """Checks that the training run of a trial can continue after each measurement.
 
     Args:
         config: the unchanged configuration.
@@ -301,9 +303,9 @@ def check_turns(config: Config, fields: Iterable[str]) -> None:
 
 
 def check_goes_on(scheduler: str, shorter: Trial, longer: Trial) -> None:
-    """Refuses a trial if the steps of its training run depend on the run's length.
+    """Refuses a trial if the steps of its training run depend on the run's total length.
 
-    The longer run could then not continue the run that ended at an earlier measurement.
+    In this case, the run up to a measurement cannot be continued up to the next measurement.
 
     Args:
         scheduler: name of the scheduler, for the message.

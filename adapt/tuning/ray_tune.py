@@ -29,9 +29,9 @@ Asked = tuple[int, int]
 """A turn of a trial: the number of the trial and the number of the turn, both from 0. With a scheduler, a trial has
 several turns: it is measured after each turn, and the scheduler decides whether it continues."""
 AS_IT_IS = 0
-"""Number of the trial with the unchanged configuration. Proposed trials have the numbers from 1 on."""
+"""Number of the trial with the unchanged configuration. The numbers of proposed trials start at 1."""
 TURN = "turn"
-"""Name under which Tune's schedulers get the length of a trial so far (`Board.lengths`), which they use as time."""
+"""Name of the reported length of a trial so far (`Board.lengths`). Tune's schedulers use this length as time."""
 GOES_ON = "free memory on the machines, then run the same command: the search continues where it stopped"
 DEATHS = 3
 """Largest number of times that the waiting process of a trial is restarted after it died."""
@@ -46,13 +46,13 @@ class Board:
     proposals: Proposals
     objectives: list[str]
     may_begin: Callable[[int], bool | None]
-    """Function that returns whether the budget allows the trial with this number; None while the cost is unknown."""
+    """Function that returns whether the budget allows the trial with the given number; None if not known yet."""
     lengths: list[int] = field(default_factory=lambda: [1])
     """Length of a trial at each measurement, in multiples of the first length. Trial 0 is measured only at the end."""
     values: list[Values] = field(default_factory=lambda: [{}])
     """Values of each trial. The entry of trial 0, the unchanged configuration, is empty."""
     heard: dict[Asked, Answer] = field(default_factory=dict)
-    """Results keyed by trial and turn. A turn is a part of a trial, after which the trial is measured."""
+    """Results so far, keyed by trial and turn. A trial is measured at the end of each of its parts (turns)."""
     answers: dict[int, Answer] = field(default_factory=dict)
     """Last results of finished trials, keyed by trial number."""
     is_over: bool = False
@@ -139,7 +139,7 @@ def dispatch(
     with tempfile.TemporaryDirectory(prefix="dontstop-tune-", ignore_cleanup_errors=True) as scratch:
         given = (board, at_once, scheduler, mailbox, scratch, errors)
         thread = threading.Thread(target=_tune, args=given, name="tune", daemon=True)
-        thread.start()  # not in the main thread, where Tune would replace the signal handlers
+        thread.start()  # runs in a thread, because in the main thread Tune replaces signal handlers
         try:
             while thread.is_alive():
                 with user_errors(GOES_ON):
@@ -162,9 +162,9 @@ def dispatch(
 
 
 def _leftover(board: Board, begin: Callable[[Asked], None], look: Callable[[], Mapping[Asked, Answer]]) -> None:
-    """Runs the trials whose waiting processes died too often, each up to its first measurement, and ends them.
+    """Runs the trials whose waiting processes died too often. Each trial ends at its first measurement.
 
-    Trial 0 runs to its end, because it is only measured at its end.
+    Only trial 0 runs completely, because it is only measured at its end.
     """
     left = [number for number in range(len(board.values)) if number not in board.answers]
     first = {number: (number, 0 if number != AS_IT_IS else board.turns - 1) for number in left}
@@ -177,7 +177,7 @@ def _leftover(board: Board, begin: Callable[[Asked], None], look: Callable[[], M
 
 
 def _tune(board: Board, at_once: int, scheduler: Any, mailbox: Any, scratch: str, errors: list[BaseException]) -> None:
-    """Runs Ray Tune; called in a thread. Tune's own files are temporary, because all results are in the store."""
+    """Runs Ray Tune, in a thread. Tune's own files are temporary, because all results are also in the store."""
     hush()
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # Ray's new output prints a message even with verbose=0
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"  # turns off Tune's own log files, which nobody reads
@@ -200,7 +200,7 @@ def _tune(board: Board, at_once: int, scheduler: Any, mailbox: Any, scratch: str
 
 
 def _resources_to_wait() -> dict[str, float]:
-    """Returns a tiny share of the driver's node, for a waiting process, because Tune does not allow zero resources."""
+    """Returns the resources of a waiting process: a tiny share of the driver's node, as Tune does not allow zero."""
     here = ray.get_runtime_context().get_node_id()
     (address,) = [node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == here]
     return {f"node:{address}": 0.001}
@@ -233,7 +233,7 @@ class _Mailbox:
         if self._is_closed:
             return None
         self._asked.append(asked)
-        return await asyncio.shield(self._answer_to(asked))  # shielded, so that a restarted process can await it again
+        return await asyncio.shield(self._answer_to(asked))  # shielded: a restarted process may await it again
 
     async def take(self) -> list[Asked]:
         taken, self._asked = self._asked, []
@@ -275,7 +275,7 @@ class _InOrder(Searcher):
         return {"number": number, "turns": turns if number != AS_IT_IS else turns[-1:], "lengths": self._board.lengths}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Records on the `Board` that the trial has ended. The main thread has already stored its results there."""
+        """Records on the `Board` that the trial has ended. The main thread has already added the trial's results."""
         self._board.end(self._numbers[trial_id])
 
     def save(self, checkpoint_path: str) -> None:

@@ -57,14 +57,14 @@ class Trials:
     search: Search
     store: Store
     room: tuple[Mapping[str, float] | None, int]
-    """Resources for stages, and the largest number of stages at once (`adapt.job.job_run.room`)."""
+    """Resources that all stages share, and the largest number of parallel stages (`adapt.job.job_run.room`)."""
     work: Work = field(default_factory=lambda: Work([], {}))
     values: dict[int, dict[str, Any]] = field(default_factory=dict)
     begun: dict[Asked, Trial] = field(default_factory=dict)
     rows: dict[Asked, TrialRow] = field(default_factory=dict)
     """Results keyed by trial and turn. A turn is a part of a trial, after which the trial is measured."""
     fewer: dict[int, dict[str, int]] = field(default_factory=dict)
-    """For each trial whose device ran out of memory, its reduced micro-batches, keyed by field."""
+    """Reduced sizes of micro-batches, keyed by field, for each trial in which a device ran out of memory."""
     first_error: BaseException | None = None
 
     def begin(self, asked: Asked, values: Mapping[str, Any]) -> None:
@@ -223,7 +223,7 @@ def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> 
             dispatch(board, at_once, scheduler, lambda turn: trials.begin(turn, board.values[turn[0]]), look)
     except BaseException:
         trials.work.is_given_up = True
-        with suppress(Exception):  # hides errors of trackers, so that the error of the search is raised
+        with suppress(Exception):  # ignores errors of trackers, so that the error of the search is raised
             trackers.close(failed=True)
         raise
     trackers.close()
@@ -237,7 +237,7 @@ def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> 
 
 
 def _line(row: TrialRow, objectives: list[str]) -> str:
-    """Returns the log line for a result of a trial, at its end or at an earlier measurement."""
+    """Returns the log line for the result of a trial at its end or at an earlier measurement."""
     values = values_shown(row.values) + (f"; {row.steps} steps" if row.steps else "")
     if not row.figures:
         return f"trial {row.number}: failed: {row.error} ({values})"
@@ -248,7 +248,7 @@ MOST_ROWS = 15
 """Largest number of finished trials in the progress table, which lists the best. Also the largest number of failed
 trials in the table."""
 PERIOD_S = 1.0
-"""Shortest time between two writes of the progress file while no trial ends [seconds]."""
+"""Shortest time between two writes of the progress file, except when a trial ends [s]."""
 
 
 class TrialsDisplay:

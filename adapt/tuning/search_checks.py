@@ -1,6 +1,6 @@
 """Reads a search space, and checks the space and the objectives of a search before anything runs.
 
-A space has a domain of values for each searched field. This module imports Ray Tune.
+A search space has a domain (a range or list of values) for each searched field. This module imports Ray Tune.
 """
 
 import importlib.util
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SEEDS = ("seed", "finetune.seeds", "tune.seed", "tune.fresh_seeds")
 """Fields that must not be searched, because the best seed would only be the luckiest seed."""
 DRAWS = 4
-"""Number of random samples of the space with which a check tests whether a field changes the trial."""
+"""Number of random samples of the space that are tried to find out whether a field affects trials."""
 
 
 def checked_search(search: "Search") -> tuple[Space, Proposals]:
@@ -57,10 +57,10 @@ def checked_search(search: "Search") -> tuple[Space, Proposals]:
 
 
 def _check_going_on(search: "Search", space: Space) -> None:
-    """Refuses a search if the training of a trial could not continue after a measurement.
+    """Refuses a search if the training run of a trial could not continue after a measurement.
 
-    Checks the unchanged configuration. Then checks each field's lowest and highest value with all other fields
-    unchanged.
+    Checks the unchanged configuration. Then checks the lowest and the highest value of each searched field, with all
+    other fields unchanged.
 
     Combinations of values are not checked. If a trial with such a combination cannot continue, it trains from the
     beginning up to each measurement.
@@ -109,14 +109,14 @@ def check_fields(space: Space, place: str, configure: Configure, trial: Callable
 
 
 def _matters(name: str, space: Space, configure: Configure, trial: Callable[[Config], Trial]) -> bool:
-    """Returns whether a field affects trials: its lowest and highest values give different keys, all else equal."""
+    """Returns whether changing only this field, from its lowest to its highest value, changes a trial's key."""
     generator = np.random.default_rng(0)
     for _ in range(DRAWS):
         drawn = {other: draw(domain, generator) for other, domain in space.items()}
         try:
             keys = {trial(configure({**drawn, name: end})).key for end in _two(ends(space[name]))}
         except ConfigError:
-            continue  # draws again, because the drawn values contradict each other
+            continue  # the drawn values contradict each other; draw again
         if len(keys) > 1:
             return True
     return False
@@ -136,10 +136,10 @@ def _fits(name: str, value: Any, place: str, configure: Configure) -> None:
 
 
 def check_objectives(config: Config, trial: Trial) -> None:
-    """Refuses objectives that trials do not report, and objectives without a declared better direction.
+    """Refuses objectives that trials do not report, or of which it is not declared whether lower is better.
 
     Raises:
-        ConfigError: an objective is refused. The message names the nearest figure, or what the objective needs.
+        ConfigError: an objective is refused. The message suggests a similar metric, or says what the objective needs.
     """
     check_bound(config, {**better_directions(trial.final.result_type()), **({DEV_SCORE: 1} if trial.runs else {})})
     names, known, ways = config.tune.objectives, figures_of(trial), better_directions(trial.final.result_type())
@@ -233,7 +233,7 @@ def _functions(module: ModuleType) -> list[Callable[[], Any]]:
 def _from_yaml(path: str) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, value in read_yaml(path).items():
-        if isinstance(value, Mapping) and "." not in str(name):  # `name` is a section, and `value` contains its fields
+        if isinstance(value, Mapping) and "." not in str(name):  # `name` is a section; `value` has its fields
             fields |= {f"{name}.{field}": domain for field, domain in value.items()}
         else:
             fields[str(name)] = value

@@ -1,6 +1,6 @@
-"""Runs `dontstop tune`: reads its command line, runs the trials, confirms the best one, and writes the report.
+"""Runs `dontstop tune`: parses its command line, runs the trials, repeats the best one, and writes the report.
 
-A forecast of the stages and the device-hours of a search is compared with the search's budget.
+This module also forecasts the stages and device-hours of a search, and compares them with the search's budget.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -61,7 +61,7 @@ class SearchAhead:
 
     search: Search
     trials: list[TrialAhead]
-    """Trial 0, the unchanged configuration, and the trials whose values do not depend on results."""
+    """Trial 0, the unchanged configuration, and the trials whose values do not depend on results of other trials."""
     count: int
     """Number of all trials, including trial 0."""
     device_hours: float | None
@@ -119,7 +119,7 @@ class SearchAhead:
 
 
 def trials_ahead(search: Search, asked: Proposals, store: Store) -> list[TrialAhead]:
-    """Forecasts trial 0, the unchanged configuration, and the trials whose values do not depend on results."""
+    """Forecasts trial 0 and those trials whose values do not depend on results of other trials."""
     known = [{}, *known_proposals(asked)]
     seen = {stage.key for stage in everything(search.inputs.values())}
     return [_ahead(search, number, values, store, seen) for number, values in enumerate(known)]
@@ -136,8 +136,8 @@ def known_proposals(asked: Proposals) -> list[Values]:
 def hours_of_all(ahead: Iterable[TrialAhead], count: int) -> float | None:
     """Estimates the device-hours of trial 0 and `count` further trials from the forecasts of some trials.
 
-    Returns None if the device-hours of trial 0 are not known. Also returns None if there are other forecast trials, but
-    their device-hours are all unknown.
+    Returns None if the device-hours of trial 0 are not known, or if there are forecasts of further trials but none of
+    them has device-hours.
     """
     first, *others = [each.device_hours for each in ahead if not each.refused]
     known = [hours for hours in others if hours is not None]
@@ -207,7 +207,7 @@ class SearchRun(SelfShown):
         return self.searched.path / BEST_FILE
 
     def blocks(self) -> list[Block]:
-        """Returns the table of trials, the gain of the best one, and the path of the report."""
+        """Returns the table of trials, the gain of the best trial, and the path of the report."""
         confirmed = self.confirmed.result.blocks(self.confirmed.record) if self.confirmed else []
         return [*self.searched.result.blocks(self.searched.record), *confirmed, TextBlock(f"Report: {self.report}")]
 
@@ -278,7 +278,7 @@ def _long(argument: str) -> str:
 
 
 def job_searched(tune: Mapping[str, Any]) -> Job:
-    """Returns the searched job: `tune.job`, or else the job that the file of the space is named after.
+    """Returns the searched job: `tune.job` or, if it is not set, the job with the same name as the file of the space.
 
     Raises:
         ConfigError: no job has this name.
@@ -313,7 +313,7 @@ def search_of(
         config: the unchanged configuration.
         configure: returns the configuration of a trial.
         context_of: returns the context from which the stages of a configuration are created.
-        given: inputs that all trials share and that the search does not run: initial models, selections, or None.
+        given: inputs that all trials share and that run before the search: initial models, selections, or None.
 
     Raises:
         AdaptError: the configuration, the space or an objective is invalid.

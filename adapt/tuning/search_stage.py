@@ -1,4 +1,4 @@
-"""Stage `search` runs trials with values from a search space, and finds the best trial and the Pareto front."""
+"""Defines the stage `search`, which runs trials from a search space, and finds the best trial and the Pareto front."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,7 +45,7 @@ class TrialRow:
     key: str
     """Key of the trial's stage; empty if the values contradict each other, so that the trial has no stage."""
     figures: dict[str, Estimate]
-    """Scores and losses of the trial, keyed by name; empty if it failed. Trials use dev as their test split."""
+    """Scores and losses of the trial, keyed by name; empty if it failed. Scores are measured on dev."""
     error: str = ""
     """Error message if the trial failed; otherwise empty."""
     steps: int | None = None
@@ -53,7 +53,7 @@ class TrialRow:
     turns: dict[int, float] = field(default_factory=dict)
     """Values of the first objective during the trial, keyed by number of training steps; empty without a scheduler."""
     fitting: dict[str, int] = field(default_factory=dict)
-    """Micro-batches that were reduced after a device ran out of memory, keyed by field."""
+    """Sizes of micro-batches that were reduced after a device ran out of memory, keyed by field."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -67,10 +67,10 @@ class Searched:
 
     job: str
     objectives: dict[str, str]
-    """The better direction of each objective, `min` or `max`, keyed by objective."""
+    """Whether each objective is minimized (`min`) or maximized (`max`), keyed by objective."""
     trials: list[TrialRow]
     best: int
-    """Number of the best trial by the first objective."""
+    """Number of the trial that is best in the first objective."""
     front: list[int]
     """Numbers of the trials on the Pareto front: no other trial is at least as good in every objective."""
     device_hours: float
@@ -82,7 +82,7 @@ class Searched:
     as_it_is: dict[str, Any] = field(default_factory=dict)
     """The values of the searched fields in the unchanged configuration."""
     bound: BoundConfig | None = None
-    """Condition that the best trial must meet; None without a condition."""
+    """Limit for a second metric that the best trial must meet; None without a limit."""
     beyond: list[int] = field(default_factory=list)
     """Numbers of the trials that do not meet the bound."""
 
@@ -170,7 +170,7 @@ def best_first(rows: Sequence[TrialRow], objective: str, way: str) -> list[Trial
     Args:
         rows: results of the trials.
         objective: name of the score or loss by which the trials are ordered.
-        way: `min` or `max`, whichever is better.
+        way: `min` if lower values are better, `max` if higher values are better.
     """
     sign = 1 if way == "min" else -1
     known = [row for row in rows if row.figures]
@@ -183,7 +183,7 @@ class Search(Stage[Searched]):
 
     kind = "search"
     device_time = "own"
-    version = 2  # since version 2, the type of the result declares which direction is better
+    version = 2  # since version 2, the result type declares whether lower is better
 
     name: str
     job: Job
@@ -199,8 +199,8 @@ class Search(Stage[Searched]):
     context_of: Callable[[Config], Context] = Context.of
     """Function that returns the context for a trial's stages. In a chain, trials start from the model of a stage."""
     given: tuple[Any, ...] = ()
-    """Inputs that all trials share and that the search does not run: `adapt.model.start.Start`, stages, or None. These
-    are also inputs of the search stage."""
+    """Inputs that all trials share and that run before the search: `adapt.model.start.Start`, stages, or None. They are
+    also inputs of the search stage."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns the key of trial 0, the digest of the space, and the settings that decide which trials run."""
@@ -219,9 +219,9 @@ class Search(Stage[Searched]):
         }
 
     def trial(self, values: Mapping[str, Any], turn: int = -1) -> Trial:
-        """Returns the trial with these values, up to the end of a turn. Its test split is dev.
+        """Returns the trial with these values, up to the end of part `turn`. The trial is tested on dev.
 
-        A turn is a part of a trial, after which the trial is measured. The default is the last turn, the whole trial.
+        A trial is measured at the end of each of its parts (turns). By default, the result is the whole trial.
 
         Raises:
             AdaptError: the values contradict each other.
@@ -232,13 +232,13 @@ class Search(Stage[Searched]):
 
     @cached_property
     def ways(self) -> dict[str, str]:
-        """The better direction of each objective, `min` or `max`, as the type of the job's result declares it."""
+        """Whether each objective is minimized (`min`) or maximized (`max`), as declared in the job's result type."""
         result = self.trial({}).final.result_type()
         return {name: "min" if is_lower_better(name, result) else "max" for name in self.config.tune.objectives}
 
     @property
     def figures_needed(self) -> list[str]:
-        """Names of the figures that each trial must report: the objectives, and the figure of the bound."""
+        """Names of the metrics that each trial must report: the objectives, and the metric of the bound."""
         bound = self.config.tune.bound
         return list(dict.fromkeys([*self.config.tune.objectives, *([bound.metric] if bound else [])]))
 
@@ -251,7 +251,7 @@ class Search(Stage[Searched]):
 
     @cached_property
     def _bound_is_lower(self) -> bool:
-        """Whether lower values of the bound's figure are better."""
+        """Whether lower values of the bound's metric are better."""
         bound = self.config.tune.bound
         return bound is not None and is_lower_better(bound.metric, self.trial({}).final.result_type())
 
@@ -275,7 +275,7 @@ class Search(Stage[Searched]):
             stage.refuse_early()
 
     def run(self, folder: Path, done: Done) -> Outcome[Searched]:
-        """Runs the trials, and writes the configuration of the best one to BEST_FILE."""
+        """Runs the trials, and writes the configuration of the best trial to BEST_FILE."""
         from adapt.tuning.run_trials import run_trials
 
         space, asked = self.check()
@@ -305,7 +305,7 @@ class Search(Stage[Searched]):
 
 
 def _cost(row: TrialRow, objective: str, way: str) -> float:
-    """Returns the value of an objective, negated if higher values are better."""
+    """Returns a trial's value of an objective, negated if higher values are better."""
     value = row.figures[objective].value
     return value if way == "min" else -value
 

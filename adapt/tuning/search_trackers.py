@@ -45,17 +45,17 @@ class SearchTrackers:
     """
 
     def __init__(self, search: Search, folder: Path, store: Store) -> None:
-        shutil.rmtree(folder / FOLDER, ignore_errors=True)  # deletes a killed run's files; trials are logged again
+        shutil.rmtree(folder / FOLDER, ignore_errors=True)  # trials are logged again, so old files are deleted
         self._search, self._store, self._folder = search, store, folder / FOLDER
         uri = anchored(search.config.tracking).mlflow_uri
         self._mlflow = SearchInMLflow(search, uri) if uri else None
 
     def note(self, row: TrialRow, trial: Trial | None) -> None:
-        """Logs a result of a trial, at its end or at an earlier measurement.
+        """Logs the result of a trial at its end or at an earlier measurement.
 
         Args:
             row: the result of the trial so far.
-            trial: the stage of the trial; None if its values contradict each other.
+            trial: the stage of the trial; None if the trial has no stage, because its values contradict each other.
         """
         trainings = _trainings(self._search, trial)
         _note_in_tensorboard(self._folder, row, self._loss(trainings))
@@ -68,7 +68,7 @@ class SearchTrackers:
             self._mlflow.close(failed)
 
     def _loss(self, trainings: list[Train]) -> list[dict[str, Any]]:
-        """Returns the reports of the last training run of a trial, one per logged step."""
+        """Returns the logged metrics of the last training run of a trial, one entry per logged step."""
         if not trainings:
             return []
         last = trainings[0]
@@ -90,7 +90,7 @@ def _trainings(search: Search, trial: Trial | None) -> list[Train]:
 def _note_in_tensorboard(folder: Path, row: TrialRow, reports: list[dict[str, Any]]) -> None:
     steps, figures = row.steps or 0, {name: figure.value for name, figure in row.figures.items()}
     target = folder / f"trial-{row.number}"
-    with SummaryWriter(str(target), filename_suffix=f".{steps}") as writer:  # names of files of one second must differ
+    with SummaryWriter(str(target), filename_suffix=f".{steps}") as writer:  # files of the same second must differ
         for summary in hparams(_told(row.values), figures):
             writer.file_writer.add_summary(summary)
         for name, value in figures.items():

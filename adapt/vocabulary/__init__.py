@@ -6,5 +6,5 @@
 - `extension`: rebuilds a tokenizer with more tokens, and writes it and the extended model with a model card.
 - `model_changes`: extends or trims a model, or creates a new model with random weights.
 - `trimming`: removes tokens that a domain never uses.
-- `vocabulary_results`: the results of these stages.
+- `vocabulary_results`: defines the results of the stages that analyze, extend or trim a vocabulary.
 """

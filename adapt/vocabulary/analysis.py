@@ -1,6 +1,6 @@
 """Measures how a tokenizer splits the words of a domain, and how many pieces new tokens would save.
 
-`Candidates` are the words of the domain, or parts of words, that may become tokens, the best first.
+Candidates are words or parts of words of the domain that may become tokens. Lists of candidates begin with the best.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ from adapt.vocabulary.vocabulary_results import BrokenWord, DomainWords, Extensi
 from adapt.vocabulary.word_reader import CountedWord, WordReader, count_chunks, count_words
 
 SHOWN = 30
-"""Largest number of split words that are listed in the result."""
+"""Maximum number of words that are listed in the result as examples of split words."""
 
 
 def analyze_domains(
@@ -35,7 +35,7 @@ def analyze_domains(
         config: the job's configuration (`vocabulary`, `objective` and the sequence length).
         pretrained: the model, for its tokenizer and its dimensions.
         texts: documents, keyed by domain. General text must come first, if there is any.
-        general: key of the general text in `texts`, with which domains are compared.
+        general: key of the general text in `texts`. Domains are compared with this text.
 
     Raises:
         DataError: a domain has no words.
@@ -70,8 +70,8 @@ def analyze_words(
         names: the tokenizer's pieces by id, as readable text.
         min_count: words with fewer occurrences are not candidates for tokens.
         size: the dimensions of the model; None if they are not known.
-        work: sequence length and objective, from which FLOPs per token follow.
-        general: the result for general text, whose number of pieces per byte the result is compared with.
+        work: sequence length and objective, which determine the FLOPs per token.
+        general: the result for general text. Its number of pieces per byte is compared with that of `texts`.
     """
     chunks, size_in_bytes = count_chunks(texts)
     words = count_words(chunks, reader)
@@ -119,7 +119,7 @@ def extensions(
     size: ModelSize | None,
     work: Workload | None,
 ) -> list[Extension]:
-    """Computes the savings if the first words of a list became tokens, for several numbers of tokens.
+    """Computes what is saved if the first n words of a list become tokens, for several numbers n.
 
     Args:
         broken: split words, ordered by the number of pieces that they would save.
@@ -162,7 +162,7 @@ def parameters_and_compute(
         length_saved: share of the text's tokens that the new vocabulary saves.
 
     Returns:
-        None for both if the dimensions of a model are not known.
+        The two numbers. Both are None if the dimensions of one of the models are not known.
     """
     old, new = model_size(before), model_size(after)
     if old is None or new is None:
@@ -173,7 +173,7 @@ def parameters_and_compute(
 
 
 MOST = 20_000
-"""Largest number of new tokens in a curve of savings."""
+"""Maximum number of new tokens up to which savings are computed."""
 
 
 def broken_words(words: Sequence[CountedWord], min_count: int) -> list[CountedWord]:
@@ -204,13 +204,13 @@ def elbow(saved: Sequence[int]) -> int:
 
 
 def sizes(most: int) -> list[int]:
-    """Returns the numbers of new tokens in a curve of savings: 0, 10, 20, 50, 100, 200, 500 and so on, and `most`."""
+    """Returns the numbers of new tokens for which savings are computed: 0, 10, 20, 50, 100, 200, 500, ..., `most`."""
     steps = [digit * 10**power for power in range(1, 7) for digit in (1, 2, 5)]
     return [0, *(step for step in steps if step < most), *([most] if most else [])]
 
 
 LONGEST = 10
-"""Largest number of pieces of a word's beginning that may become a token, as in arXiv 2109.07460."""
+"""Maximum number of pieces in a beginning of a word that may become a token, as in arXiv 2109.07460."""
 
 LETTERS = 60
 """Largest length of a word [characters]. Longer strings are codes or badly extracted text."""
@@ -323,7 +323,7 @@ def from_file(
 
 
 def _asked_for(surface: str, place: str, reader: WordReader, special: set[str]) -> str:
-    """Returns the word of a line, in the tokenizer's spelling."""
+    """Checks the word of a line in a user's file, and returns the word in the tokenizer's spelling."""
     if clash := [token for token in special if token in surface]:
         raise DataError(f"{place} holds the special token {clash[0]}", "take it out of the file")
     parts = reader.words(surface)

@@ -1,4 +1,4 @@
-"""Adds tokens to a tokenizer and a model, and writes both with a model card. Also writes trimmed models.
+"""Writes tokenizers and models with additional tokens and a model card. Also writes models with fewer tokens.
 
 Tokens that are only added to a tokenizer would be cut out of a text before the model splits it, even inside words.
 Tokenizing would also take longer with each added token. So the tokenizer is rebuilt with the new tokens in its model
@@ -42,9 +42,9 @@ class Rebuilt:
 
     backend: Tokenizer
     added: dict[str, int]
-    """Ids of the new tokens, keyed by token, in ascending order."""
+    """Ids of the new tokens, keyed by token, in ascending order of ids."""
     steps: frozenset[str]
-    """New tokens that are only intermediate results of merges."""
+    """New tokens that are not words, but only intermediate results of BPE merges."""
     left_out: list[str]
     """Words that did not become tokens, because as tokens they would change how other texts are split."""
 
@@ -95,14 +95,14 @@ def check_ids(old: Mapping[str, int], added: Mapping[str, int], found: Mapping[s
 def _wordpiece(
     model: Described, pieces: Mapping[str, Sequence[str]], old: Mapping[str, int]
 ) -> tuple[list[str], list[str]]:
-    """Returns all words as new tokens. WordPiece takes the longest fitting piece, so each word stays one token."""
+    """Returns all words as new tokens. WordPiece always takes the longest fitting piece, so each word is one token."""
     return list(pieces), []
 
 
 def _bpe(model: Described, pieces: Mapping[str, Sequence[str]], old: Mapping[str, int]) -> tuple[list[str], list[str]]:
-    """Appends new merges. Returns the new tokens, with intermediate results last, and the words that are left out."""
+    """Appends merges to a BPE model. Returns the new tokens (intermediate results last) and the left-out words."""
     merges, left_out = new_merges(pieces.values(), old)
-    in_lists = not model["merges"] or isinstance(model["merges"][0], list)  # otherwise, merges are strings with a space
+    in_lists = not model["merges"] or isinstance(model["merges"][0], list)  # else a merge is a string with a space
     model["merges"] += [list(merge) if in_lists else " ".join(merge) for merge in merges]
     made = [left + right for left, right in merges]
     return [
@@ -114,7 +114,7 @@ def _bpe(model: Described, pieces: Mapping[str, Sequence[str]], old: Mapping[str
 def _unigram(
     model: Described, pieces: Mapping[str, Sequence[str]], old: Mapping[str, int]
 ) -> tuple[list[str], list[str]]:
-    """Computes the scores of the new pieces, and stores them in `scores` until ids are assigned."""
+    """Computes the scores of the new pieces, and stores all scores under `scores` until ids are assigned."""
     scores = dict(map(tuple, model["vocab"]))
     model["scores"] = {**scores, **new_scores(scores, list(pieces))}
     return list(pieces), []
@@ -141,16 +141,16 @@ def _by_place(model: Described, ids: Mapping[str, int]) -> None:
 
 Family = Callable[[Described, Mapping[str, Sequence[str]], Mapping[str, int]], tuple[list[str], list[str]]]
 FAMILY: dict[str, Family] = {"WordPiece": _wordpiece, "BPE": _bpe, "Unigram": _unigram}
-"""For each type of tokenizer model, the function that adds tokens. It returns new tokens and left-out words."""
+"""Functions that add tokens, keyed by type of tokenizer model. They return the new tokens and the left-out words."""
 
 
 def new_merges(words: Iterable[Sequence[str]], known: Container[str]) -> tuple[list[tuple[str, str]], list[str]]:
     """Returns merges from left to right: for `hep at itis`, (hep, at) and then (hepat, itis).
 
-    New merges come after all old merges, so a text is first split into its old pieces. The split remains if no new
-    merge applies. The intermediate result `hepat` becomes a token too, and all words with this beginning share it. A
-    word is left out if an intermediate result is an old token, because a merge to an old token would change texts
-    without a new word.
+    New merges come after all old merges, so a text is first split into its old pieces. If no new merge applies,
+    the text keeps this split. The intermediate result `hepat` becomes a token too, and all words with this beginning
+    share it. A word is left out if an intermediate result is an old token, because a merge to an old token would change
+    texts without a new word.
 
     Args:
         words: the old pieces of each word, at least two.
@@ -174,8 +174,8 @@ def new_merges(words: Iterable[Sequence[str]], known: Container[str]) -> tuple[l
 
 
 MARGIN = 0.01
-"""Difference between the score of a new piece and the best path over other pieces [nats]. It is just large enough
-that the new piece is chosen and little else changes."""
+"""Difference between the score of a new piece and the best path over other pieces [nats]. It is large enough that
+the new piece is chosen, and small enough that few other texts are split differently."""
 UNKNOWN = 10.0
 """Difference between the lowest score of a piece and the score of an unknown character [nats], as in the library."""
 
@@ -212,13 +212,14 @@ def best_path(text: str, scores: Mapping[str, float], unknown: float) -> float:
 
 
 CHECKED = 1000
-"""Number of tokens that are checked after a tokenizer was written. The tokens with the highest ids are checked."""
+"""Number of tokens, those with the highest ids, that are checked after a tokenizer was written."""
 ROUNDS = 3
-"""Largest number of times that the tokenizer is built. Each rebuild leaves out the new tokens that no word contains."""
+"""Maximum number of times that the tokenizer is built. Each time, new tokens that occur in no tokenized word are left
+out."""
 
 
 def tokens_to_add(size: int | str | None, candidates: Sequence[CountedWord], vocabulary: int) -> int:
-    """Returns the number of candidates that should become tokens. There may be fewer candidates.
+    """Returns how many candidates should become tokens. The result may exceed the number of candidates.
 
     Args:
         size: `vocabulary.size`.
@@ -239,11 +240,11 @@ class Reached:
     chosen: list[CountedWord]
     """The candidates that became tokens."""
     unreached: list[CountedWord]
-    """The candidates that occur in the tokens of no word."""
+    """The candidates that are left out, because they do not occur in the tokenization of any word."""
 
 
 def build_reached(backend: Tokenizer, chosen: Sequence[CountedWord], words: Sequence[CountedWord]) -> Reached:
-    """Builds a tokenizer with some candidates, and rebuilds it without candidates that no tokenized word contains.
+    """Builds a tokenizer with candidates as tokens. Rebuilds it without those that occur in no tokenized word.
 
     Args:
         backend: the tokenizer.
@@ -290,7 +291,7 @@ def write_extended(
         seed: seed of random rows.
         causal: whether the model predicts next tokens.
         folder: the folder in which model and tokenizer are written.
-        donor: for `omp`, the model that knows the new tokens.
+        donor: for `omp`, the model from which rows are transplanted. Its vocabulary has the new tokens.
         module_share: size of the added exBERT module, as a share of the model's heads and neurons
             (`adapt.model.additions.exbert.add_exbert`); None for no module.
 
@@ -321,7 +322,7 @@ def write_extended(
 def save_tokenizer(
     tokenizer: PreTrainedTokenizerFast, backend: Tokenizer, folder: Path, trust_remote_code: bool
 ) -> None:
-    """Writes a tokenizer with changed tokens, reads it back, and checks that it is the same.
+    """Writes a tokenizer with changed tokens, reads it back, and checks that nothing has changed.
 
     Args:
         tokenizer: the original tokenizer.
@@ -346,7 +347,7 @@ def save_tokenizer(
 
 
 def pieces_in(words: Iterable[CountedWord], reader: WordReader) -> int:
-    """Returns the number of pieces of all words of a corpus with a tokenizer."""
+    """Returns the number of pieces into which a tokenizer splits all words of a corpus."""
     return sum(word.count * len(reader.pieces(word.word)) for word in words)
 
 
@@ -355,7 +356,7 @@ def write_trimmed(pretrained: Pretrained, trimmed: Trimmed, causal: bool, folder
     """Writes the model and the tokenizer without the dropped tokens. For the arguments see `write_extended`.
 
     Raises:
-        ModelError: config.json names a special token that would be dropped, or the model cannot be loaded.
+        ModelError: config.json names a special token that trimming would remove, or the model cannot be loaded.
     """
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
     settings = with_new_ids(read_json(pretrained.model / CONFIG), trimmed)

@@ -41,7 +41,7 @@ from adapt.vocabulary.vocabulary_results import Extended, empty_corpus
 from adapt.vocabulary.word_reader import CountedWord, WordReader, count_chunks, count_words
 
 SHOWN = 30
-"""Number of new tokens that are listed in the record."""
+"""Maximum number of new tokens that are listed in the record."""
 TOGETHER = 256
 """Number of documents that are tokenized at once."""
 
@@ -57,11 +57,11 @@ class ExtensionTask:
     base: str
     """Name of the original model in the model card."""
     donor: Pretrained | None
-    """Donor model for `vocabulary.init` omp, whose vocabulary contains the words."""
+    """Donor model for `vocabulary.init: omp`. Its vocabulary contains the new words. None for other initializations."""
     domains: Sequence[str]
     """Names of the domains, for messages."""
     is_listed: bool
-    """Whether `vocabulary.candidates` is a file of words."""
+    """Whether `vocabulary.candidates` is a file with a list of words."""
 
 
 def extend_model(
@@ -71,7 +71,7 @@ def extend_model(
 
     Args:
         task: the model, and the options of the extension.
-        texts: returns the documents of the domains; it may be called twice.
+        texts: function that returns the documents of the domains. It may be called twice.
         general: general text, which candidates by `divergence` need; None for other candidates.
         folder: the folder in which the model is written.
 
@@ -210,7 +210,7 @@ DIMENSIONS = {
     "medium": {"layers": 8, "hidden": 512, "heads": 8, "inner": 2048},
     "base": {"layers": 12, "hidden": 768, "heads": 12, "inner": 3072},
 }
-"""The sizes of the BERT models of Turc et al., arXiv 1908.08962."""
+"""Dimensions of the BERT models of Turc et al. (arXiv 1908.08962), keyed by name."""
 
 
 @one_at_a_time
@@ -245,7 +245,7 @@ def write_scratch(
 
 
 def _resized(settings: Mapping[str, Any], dimensions: str | None, folder: Path) -> dict[str, Any]:
-    """Returns the settings of config.json with the dimensions of this name in DIMENSIONS. None changes nothing."""
+    """Returns the settings of config.json with the dimensions of a name in DIMENSIONS; None keeps the old ones."""
     changed = dict(settings)
     for name, value in (DIMENSIONS[dimensions] if dimensions else {}).items():
         named = [key for key in ALIASES[name] if key in settings]

@@ -1,8 +1,8 @@
 """Adds rows for new tokens to a model's embeddings and head, initializes them, and trains only these rows.
 
 `transplant_rows` initializes rows with the help of another model that knows the tokens, by orthogonal matching pursuit
-(arXiv 2506.06607): in the donor's embeddings, a new token is approximated by a weighted sum of a few tokens that both
-models have. The same weighted sum of this model's rows becomes the new row.
+(arXiv 2506.06607): in the embeddings of this other model (the donor), a new token is approximated by a weighted sum of
+a few tokens that both models have. The same weighted sum of this model's rows becomes the new row.
 
 Token distillation (arXiv 2505.20133) trains the embedding row of a new token such that the text around the token has
 the same hidden states as with its old pieces. The warm-up trains only the rows of new tokens, with the objective of
@@ -39,11 +39,12 @@ from adapt.vocabulary.word_reader import WordReader
 
 Pieces = Sequence[Sequence[int]]
 Rows = Callable[[Tensor, Pieces, torch.Generator], Tensor]
-"""Function that computes rows of new tokens. Arguments: table [V, ...], old pieces of each new token, and generator."""
+"""Function that computes rows of new tokens. Arguments: the table [V, ...], the old pieces of each new token, and a
+random generator."""
 
 
 def mean_subword(table: Tensor, pieces: Pieces, draws: torch.Generator) -> Tensor:
-    """Returns the mean of the rows of each token's old pieces. In the head, this gives the mean of their logits."""
+    """Returns the mean row of each token's old pieces. In the head, a token's logit is then its pieces' mean logit."""
     return torch.stack([table[list(old)].mean(0) for old in pieces])
 
 
@@ -79,7 +80,7 @@ def add_rows(model: PreTrainedModel, pieces: Mapping[int, Sequence[int]], known:
     Args:
         model: a language model.
         pieces: for the id of each new token, the ids of its old pieces.
-        known: the highest old id plus 1. Rows of the model from this index on may be padding.
+        known: the highest old id plus 1. The model may already have rows from this index on, as padding.
         init: a name in INITS.
         seed: seed of random rows.
     """
@@ -152,7 +153,7 @@ def _only_rows(gradient: Tensor, ids: Sequence[int]) -> Tensor:
 
 
 TERMS = 64
-"""Largest number of tokens in the weighted sum for a new row (k in the paper)."""
+"""Maximum number of tokens in the weighted sum for a new row (k in arXiv 2506.06607)."""
 
 
 def transplanted(
@@ -212,7 +213,7 @@ TOKENS = 50
 STEP_SNIPPETS = 16
 """Number of snippets per step of distillation."""
 HELD_OUT = 20
-"""The first of every 20 snippets is held out from training to measure the error."""
+"""The first of every 20 snippets is not used for training, but to measure the error."""
 
 
 def snippets_of(documents: Iterable[np.ndarray], new: Iterable[int], most: int) -> Iterator[np.ndarray]:
@@ -238,7 +239,7 @@ def snippets_of(documents: Iterable[np.ndarray], new: Iterable[int], most: int) 
 
 @dataclass(frozen=True)
 class Error:
-    """Error before and after distillation: mean squared difference of hidden states on held-out snippets."""
+    """Mean squared difference of hidden states on held-out snippets, before and after distillation."""
 
     before: float
     after: float
@@ -288,7 +289,7 @@ def state_error(
     causal: bool,
     device: torch.device,
 ) -> Tensor:
-    """Returns the mean squared difference of the last states at shared tokens; arguments as in `match_states`."""
+    """Returns the mean squared difference of last hidden states at unchanged tokens. Arguments as in `match_states`."""
     old = [list(chain.from_iterable(pieces.get(token, [token]) for token in snippet.tolist())) for snippet in batch]
     shared, places = [], []
     for snippet in batch:
@@ -434,7 +435,7 @@ def warm_rows(extended: Pretrained, new: Sequence[int], texts: Iterable[str], co
     asked, causal = config.vocabulary, config.objective.kind == "causal"
     model = load_model(extended.model, causal, extended.trust_remote_code)
     tokenizer = load_tokenizer(extended.model, extended.tokenizer, extended.trust_remote_code)
-    # Single tokens are masked, because only prepared text stores where words, spans and entities are.
+    # Single tokens are masked, because words, spans and entities are only marked in prepared text.
     objective = make(replace(config.objective, kind="causal" if causal else "mlm"), tokenizer, config.seed)
     documents, length = _documents(extended, texts), config.training.sequence_length
     warmed = warm_up(model, objective, documents, new, asked.warmup_steps, asked.learning_rate, length, _device())

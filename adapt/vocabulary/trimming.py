@@ -1,7 +1,7 @@
 """Removes tokens that a domain never uses from a tokenizer and a model (arXiv 2305.15020).
 
-Texts whose tokens all remain are split as before; only the ids change. WordPiece still finds the longest piece, Unigram
-the best path, and BPE keeps every merge that leads to a remaining token.
+If all tokens of a text remain, the text is split as before, and only the ids change. WordPiece still finds the longest
+piece, Unigram still finds the best path, and BPE keeps every merge that leads to a remaining token.
 """
 
 import json
@@ -19,7 +19,7 @@ from adapt.vocabulary.new_rows import token_tables
 from adapt.vocabulary.word_reader import WordReader
 
 SPECIAL_ID = "_token_id"
-"""Ending of the names of settings in config.json that contain token ids."""
+"""Suffix of the names of settings in config.json whose values are token ids."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def trim_tokenizer(backend: Tokenizer, used: Iterable[int], special: Iterable[in
         )
     keep = {*used, *special, *(int(token["id"]) for token in whole["added_tokens"])}
     keep |= {number for token, number in ids.items() if _is_basic(token, model)}
-    if (unknown := WordReader(backend).unknown) is not None:  # compared with None, because the id may be 0
+    if (unknown := WordReader(backend).unknown) is not None:  # not a test for truth, because the id may be 0
         keep.add(unknown)
     if model["type"] == "BPE":
         keep |= _needed_by_merges(model, ids, keep)
@@ -119,7 +119,7 @@ def _renumber(whole: dict[str, Any], ids: Mapping[str, int], new: Mapping[int, i
 
 
 def _with_new_ids(value: Any, ids: Mapping[str, int], new: Mapping[int, int]) -> Any:
-    """Replaces token ids in a part of a post-processor, which names tokens as `["</s>", 2]` or in lists `ids`."""
+    """Replaces token ids in a part of a post-processor. Ids are in pairs such as `["</s>", 2]` or in lists `ids`."""
     if isinstance(value, list):
         if len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], int):
             return [value[0], new[ids[value[0]]]]

@@ -1,4 +1,4 @@
-"""Results of the vocabulary stages: split words, savings by new tokens, and a picture of tokens per word."""
+"""Defines the results of the vocabulary stages: split words, savings by new tokens, and plots of tokens per word."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class BrokenWord:
 
 @dataclass(frozen=True)
 class Extension:
-    """The savings if a certain number of tokens is added to the vocabulary."""
+    """What is saved if a certain number of tokens is added to the vocabulary."""
 
     tokens: int
     """Number of words that become tokens. The words that save most pieces are added first."""
@@ -44,7 +44,7 @@ class Extension:
 class DomainWords:
     """How a tokenizer splits the words of a domain.
 
-    A word has a letter or a digit, and ends where the tokenizer's words end.
+    Words begin and end where the tokenizer's pre-tokenizer splits a text. Each word has at least one letter or digit.
     """
 
     bytes: int
@@ -77,7 +77,7 @@ class DomainWords:
 
     @property
     def at_elbow(self) -> Extension:
-        """Savings if the number of new tokens is at the elbow."""
+        """Savings if `elbow` tokens are added."""
         return next(extension for extension in self.curve if extension.tokens == self.elbow)
 
     def sentence(self, name: str) -> str:
@@ -139,7 +139,7 @@ class Analyzed:
     """Results keyed by domain; the key of general text is `(general)`."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows how often words are split, and tables of split words and of the savings with more tokens."""
+        """Formats sentences on how often words are split, and tables of split words and of savings by new tokens."""
         rows = [[name, *words.cells()] for name, words in self.domains.items()]
         series = [(name, number) for number, name in enumerate(self.domains)]
         drawing = Drawing(self._curves(record.name), "Tokens per word by number of tokens added; the dot is the elbow.")
@@ -209,13 +209,13 @@ class Extended(OneModel):
     words: int
     """Number of candidates that became tokens."""
     steps: int
-    """Number of further tokens, which are intermediate results of merges."""
+    """Number of additional new tokens that are only intermediate results of BPE merges."""
     vocabulary: int
     """Number of tokens after the extension."""
     rows: int
     """Number of rows of the model's embeddings after the extension."""
     candidates: int
-    """Number of words that could have become tokens."""
+    """Number of candidates: words that could become tokens."""
     left_out: int
     """Number of chosen candidates that did not become tokens, because other texts would be split differently or no word
     contains them."""
@@ -290,7 +290,7 @@ class TrimmedVocabulary(OneModel):
     vocabulary: int
     """Number of tokens after trimming."""
     used: int
-    """Number of distinct tokens that occur in the text. The model keeps further tokens for other reasons."""
+    """Number of distinct tokens that occur in the text. The model also keeps others, such as special tokens."""
     parameters_saved: More[int]
     """Number of parameters that were removed from the embeddings and the head."""
     compute_saved: More[float | None] = None

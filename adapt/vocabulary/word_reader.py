@@ -1,7 +1,7 @@
 """Reads a sample of a corpus's training text, and splits it into words and pieces as a tokenizer does.
 
-The sample is read in one process, in equal parts from all items (file ranges). The tokenizer's
-pre-tokenizer determines the words.
+The sample is read in one process. Each item of the corpus (a range of a file) contributes an equal part. The
+tokenizer's pre-tokenizer determines the words.
 """
 
 import json
@@ -28,10 +28,10 @@ from adapt.model.tokenize.piece_tokenizer import plain_of
 from adapt.model.tokenize.text_tokenizer import allowed_rules, plain_words, probes
 
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-"""Name of a piece that is a single byte, in tokenizers that fall back to bytes."""
+"""Pattern of pieces that stand for a single byte, such as `<0x0A>`, in tokenizers that fall back to bytes."""
 WORTH_CHUNKS = 300_000
-"""Smallest number of distinct chunks for which `by_piece` is used. `by_piece` first tests where chunks may be cut, and
-then splits each distinct part once, which is slower for fewer chunks."""
+"""Minimum number of distinct chunks (strings between spaces) for which `by_piece` is used. For fewer chunks, `by_piece`
+is slower than splitting each chunk, because it first tests where chunks may be cut."""
 NO_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 """Character that a decoder returns for an incomplete character, such as the first of its bytes."""
 
@@ -74,11 +74,11 @@ class WordReader:
         self.backend = backend
         self._normalizer, self._pre, self._model = backend.normalizer, backend.pre_tokenizer, backend.model
         self.lead = ""
-        """A space if the tokenizer distinguishes words after a space; otherwise empty."""
+        """Text put before each chunk: a space if the tokenizer distinguishes words after a space; otherwise empty."""
         self.lead = max(("", " "), key=lambda lead: self._fits(lead) * len("".join(self.words(lead + "b"))))
 
     def _fits(self, lead: str) -> bool:
-        """Returns whether a word after this prefix is split in the same way as after a space in a text."""
+        """Returns whether the tokenizer splits a word after this prefix in the same way as after a space in a text."""
         return "".join(self.split("a b")).endswith("".join(self.split(lead + "b")))
 
     def words(self, chunk: str) -> list[str]:
@@ -107,7 +107,7 @@ class WordReader:
         return self.backend.token_to_id(piece) is not None
 
     def parts(self, piece: str) -> tuple[int, ...]:
-        """Returns the ids of the pieces of a part of a word, which may continue another part (`##itis`)."""
+        """Returns the ids of the pieces of a word's part. The part may begin within the word (`##itis`)."""
         prefix = self._continues
         if not prefix or not piece.startswith(prefix):
             return self.pieces(piece)
@@ -125,7 +125,7 @@ class WordReader:
     def keys(self) -> dict[str, int]:
         """Returns the ids of all tokens, keyed by readable text. Keys of tokens that begin a word start with ▁.
 
-        The keys of equal tokens are the same for all types of tokenizers. Bytes and parts of characters are left out.
+        Equal tokens have the same key in all types of tokenizers. Bytes and parts of characters are left out.
         """
         found: dict[str, int] = {}
         for token, number in self.backend.get_vocab(with_added_tokens=False).items():
@@ -136,7 +136,7 @@ class WordReader:
         return found
 
     def joined(self, pieces: Sequence[int]) -> str:
-        """Joins pieces to the beginning of a word, in the tokenizer's spelling."""
+        """Joins pieces with which a word begins, and returns the result in the tokenizer's spelling."""
         first, *others = (str(self.backend.id_to_token(piece)) for piece in pieces)
         return "".join([first, *(other.removeprefix(self._continues) for other in others)])
 
@@ -195,7 +195,7 @@ def count_words(chunks: Mapping[str, int], reader: WordReader) -> list[CountedWo
             for word in reader.words(chunk):
                 counts[word] += count
     found = sorted(_read(counts, reader), key=attrgetter("word"))
-    found.sort(key=attrgetter("count"), reverse=True)  # a stable sort keeps the alphabetical order
+    found.sort(key=attrgetter("count"), reverse=True)  # the sort is stable, so equal counts stay in alphabetical order
     return found
 
 
@@ -250,15 +250,15 @@ def corpus_texts(
 ) -> Iterator[str]:
     """Yields documents of a corpus that stage `prepare` would also use for training.
 
-    The held-out share, and documents that contain a text of `corpus.decontaminate`, are always left out.
+    Held-out documents, and documents that contain a text of `corpus.decontaminate`, are always left out.
 
     Args:
         manifest: the files of the corpus.
         corpus: the configuration of one source.
         megabytes: about this much text is read, in equal parts from every item of the corpus.
         seed: seed of the order of the items.
-        measured: keys of documents that are used for evaluation, which are left out.
-        duplicates: result of stage `dedup` for this source; duplicates are left out.
+        measured: keys of documents that are used for evaluation. These documents are left out.
+        duplicates: result of stage `dedup` for this source. Duplicates are left out.
 
     Raises:
         DataError: a file or an evaluation set is broken, or too many of the records that were read are unusable.
@@ -266,7 +266,7 @@ def corpus_texts(
     items, screen = items_of(manifest, corpus), local_screen(corpus, measured, duplicates)
     left, total = megabytes * MEGABYTE, Tally()
     for index, number in enumerate(permute(np.arange(len(items)), max(len(items), 1), seed, 0).tolist()):
-        share = left / (len(items) - index)  # later items get the rest of small items' shares
+        share = left / (len(items) - index)  # what small items leave unused goes to later items
         tally = Tally()
         for text, is_held_out in _item_texts(number, items[number], corpus, tally, screen):
             if share <= 0:

@@ -15,7 +15,7 @@ from cluster.here.submission import Story
 Demonstration = Callable[[Path, Path, Story], dict[str, Any]]
 """Function that runs a demonstration and returns the metrics of its jobs.
 
-Its arguments are a folder, the demo's model, and the story that records events.
+Its arguments are a folder, the demo's model, and the `Story` that records events.
 """
 
 

@@ -12,7 +12,7 @@ from cluster.here.nodes import STORE_BYTES, Node
 from cluster.here.processes import free_port
 
 HEAD = "f" * 51 + "00000"
-"""Id of the head in the autoscaler. The following numbers are the ids of the nodes that the autoscaler starts."""
+"""Id of the head node in the autoscaler. The autoscaler gives the following numbers to the nodes that it starts."""
 PROVIDER = "cluster.here.autoscaler.GroupsOfProcesses"
 IDLE_S = 10.0
 """Idle time after which the autoscaler stops a node [s]."""
@@ -20,7 +20,7 @@ _HEAD_TYPE = "ray.head.default"
 
 
 def environment() -> dict[str, str]:
-    """Returns the environment variables of a head that runs version 2 of the autoscaler, as in clouds."""
+    """Returns the environment variables of a head node that runs version 2 of Ray's autoscaler, as in clouds."""
     version = {"RAY_enable_autoscaler_v2": "1", "RAY_CLOUD_INSTANCE_ID": HEAD, "RAY_NODE_TYPE_NAME": _HEAD_TYPE}
     here = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_METRIC_PORT": str(free_port())}
     return {**version, **here, "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
@@ -33,7 +33,7 @@ def head_arguments(folder: Path, address: str, cpus: int, most: int) -> list[str
         folder: folder for the file.
         address: address of the head.
         cpus: number of cores per node.
-        most: largest number of nodes, without the head.
+        most: largest number of nodes that the autoscaler may start.
     """
     file = folder / "autoscaling.json"
     file.write_text(json.dumps(_content(address, cpus, most)))
@@ -76,7 +76,7 @@ def _content(address: str, cpus: int, most: int) -> dict[str, Any]:
 FIRST = 100
 """Number of the first autoscaled node.
 
-Nodes that are started by hand have smaller numbers and therefore other addresses.
+Nodes that `Nodes.add` starts have smaller numbers, and therefore different addresses.
 """
 
 

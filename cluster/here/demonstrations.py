@@ -1,4 +1,4 @@
-"""Runs the demo on a cluster while a node is lost, the head restarts, or nodes start and stop."""
+"""Runs the demo on a Ray cluster while a node is lost, the head node restarts, or nodes start and stop."""
 
 import json
 import time
@@ -89,7 +89,7 @@ def train_until(submission: Submission, root: Path, steps: int, story: Story) ->
 
 
 def tell_end(found: dict[str, Any], story: Story) -> None:
-    """Adds the losses before and after training to the story, from the metrics of the exported model."""
+    """Reports the losses before and after training, from the metrics of the exported model."""
     losses = found["losses"]["domain"]
     before, after = losses["before"]["value"], losses["after"]["value"]
     story.tell(f"the job has finished: held-out loss {before:.2f} before, {after:.2f} after")
@@ -98,12 +98,12 @@ def tell_end(found: dict[str, Any], story: Story) -> None:
 DRIVER = "driver"
 """Ray resource of the node on which the driver of the job runs."""
 STEPS_WITH_HEAD_LOST = 200
-"""Number of training steps. It is large enough that the model still trains when the head has restarted."""
+"""Number of training steps. It is so large that the model still trains when the head node has restarted."""
 AWAY_S = 5.0
 
 
 def kept_in(folder: Path) -> dict[str, str]:
-    """Returns environment variables that make a head store its state in a folder, so that it survives a restart."""
+    """Returns environment variables that make a head node store its state in a folder, and load it after a restart."""
     return {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder)}
 
 
@@ -171,10 +171,10 @@ def _job(cluster: Nodes, folder: Path, model: Path, name: str) -> AbstractContex
 
 
 def _watch(cluster: Nodes, submissions: dict[str, Submission], story: Story) -> int:
-    """Adds events to the story when nodes and training runs start and stop, until all submissions have ended.
+    """Records an event whenever nodes or training runs start or stop, until all submissions have ended.
 
     Returns:
-        Largest number of nodes at one time.
+        Largest number of nodes that were alive at the same time.
     """
     before, most, trains = 0, 0, set[str]()
     while not all(each.is_over for each in submissions.values()):

@@ -67,7 +67,7 @@ class Node:
         """
         self.folder.mkdir(exist_ok=True)
         for _ in range(_TRIES):
-            (self.folder / "ray_current_cluster").unlink(missing_ok=True)  # this file names a head that no longer runs
+            (self.folder / "ray_current_cluster").unlink(missing_ok=True)  # names a head node that no longer runs
             if self._has_started():
                 return
             self.lose()
@@ -99,9 +99,9 @@ class Node:
 
 
 QUICK = {"period_ms": "500", "timeout_ms": "1000", "failure_threshold": "2", "initial_delay_ms": "0"}
-"""Settings of health checks with which Ray detects a dead node sooner than by default.
+"""Settings of Ray's health checks. With them, Ray detects a dead node sooner than by default.
 
-On a real network, these settings would end healthy nodes.
+On a real network, Ray would end healthy nodes with these settings.
 """
 TEMPORARY = "RAY_TMPDIR"
 """Environment variable of all processes of a cluster. Its value is the folder that contains the nodes' folders."""
@@ -112,7 +112,7 @@ class Nodes:
     """A cluster whose nodes are started one by one.
 
     Args:
-        folder: folder for the token.
+        folder: folder for the token that authenticates requests to the cluster.
         notices_quickly: whether Ray detects dead nodes sooner than by default; see QUICK.
         with_jobs: whether the head accepts jobs, which needs Ray's dashboard.
         further: additional environment variables of all nodes.
@@ -154,11 +154,11 @@ class Nodes:
 
     @property
     def head(self) -> Node:
-        """The head. It exists after its start."""
+        """The head node. It exists after `start_head` was called."""
         return self._started[0]
 
     def start_head(self, *further: str) -> Node:
-        """Starts the head, which has no cores for workers.
+        """Starts the head node, which offers no cores to workers.
 
         Args:
             further: additional arguments of `ray start`.

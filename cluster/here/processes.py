@@ -1,9 +1,9 @@
 """Finds and ends the processes of a node on this machine, including all processes that they started.
 
-`python -m cluster.here.processes PID COMMAND` runs a command under a keeper. Processes whose parent ends become
-children of the keeper (Linux: PR_SET_CHILD_SUBREAPER), whatever their session, environment and title. The keeper kills
-all of them when the command ends, when the keeper receives SIGTERM, or when the process PID, which started the keeper,
-ends. This also works if PID ends by SIGKILL.
+`python -m cluster.here.processes PID COMMAND` runs a command under a process called the keeper. If the parent of a
+descendant ends, the keeper becomes its parent (Linux: PR_SET_CHILD_SUBREAPER), whatever the descendant's session,
+environment and title. The keeper kills all descendants when the command ends, when the keeper receives SIGTERM, or when
+the process PID, which started the keeper, ends. This also works if PID ends by SIGKILL.
 """
 
 import ctypes
@@ -71,7 +71,7 @@ def _kill_all() -> None:
 
 
 _PORTS = range(20_000, 32_000)
-"""Port numbers above those of Ray's workers and below those of outgoing connections (net.ipv4.ip_local_port_range)."""
+"""Ports above the ports of Ray's workers and below the ports of outgoing connections (net.ipv4.ip_local_port_range)."""
 
 
 def processes(variable: str, begins: str) -> Iterator[psutil.Process]:
@@ -152,8 +152,8 @@ def wait_for_line(file: Path, line: str, process: "subprocess.Popen[bytes]", tim
 def free_port() -> int:
     """Returns a free port on the loopback interface.
 
-    The port is outside the range of outgoing connections. Otherwise, such a connection could take the port before it
-    is used.
+    The port is outside the range of outgoing connections. Otherwise, an outgoing connection could take the port before
+    the caller uses it.
     """
     while True:
         port = _PORTS.start + secrets.randbelow(len(_PORTS))

@@ -27,7 +27,7 @@ class Submission:
     Args:
         arguments: arguments of the command after `submit`.
         environment: environment variables of the command.
-        name: text before each shown line.
+        name: text that is printed before each line of the command's output.
     """
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], name: str) -> None:
@@ -59,7 +59,7 @@ class Submission:
         """Waits until a condition is true.
 
         Args:
-            holds: condition, which is called repeatedly.
+            holds: function that returns whether the condition is true. It is called repeatedly.
             what: description of the condition for the error message.
             patience_s: longest time to wait [s].
 
@@ -148,7 +148,7 @@ def exported(root: Path, name: str = "demo") -> dict[str, Any]:
 
 @dataclass
 class Story:
-    """Events of a demonstration, each with its time."""
+    """Records the events of a demonstration, each with its time."""
 
     began: float = field(default_factory=time.monotonic)
     told: list[str] = field(default_factory=list)
@@ -167,11 +167,11 @@ class Story:
 
 @contextmanager
 def told_cluster(story: Story, folder: Path, further: Mapping[str, str] | None = None) -> Iterator[Nodes]:
-    """Yields a cluster that accepts jobs. After its end, adds to the story whether processes remain.
+    """Yields a cluster that accepts jobs. After the cluster has ended, records whether processes remain.
 
     Args:
-        story: story to which the end of the cluster is added.
-        folder: folder for the token.
+        story: records the events of the demonstration.
+        folder: folder for the token that authenticates requests to the cluster.
         further: additional environment variables of all nodes.
     """
     with nodes(folder, with_jobs=True, further=further) as cluster:

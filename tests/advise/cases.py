@@ -1,4 +1,4 @@
-"""Builds cases for tests of the rules of advice. A case is a configuration with evidence.
+"""Builds cases for tests of the rules that advise on recipes. A case is a configuration with evidence.
 
 The default case meets only the conditions of the rules `tapt_gains` and `both_are_best`.
 """

@@ -106,7 +106,7 @@ def test_an_empty_sample_is_refused(tiny_bert: Path) -> None:
 
 
 def test_padding_is_estimated_for_models_that_take_no_packed_documents(tiny_bert: Path, tmp_path: Path) -> None:
-    """A pass has two rows of 64 tokens.
+    """Checks the estimate for passes that have two rows of 64 tokens.
 
     All documents of a pass are padded to the same length, because one pass per length would cost more.
     """
@@ -130,7 +130,7 @@ def test_padding_is_estimated_for_models_that_take_no_packed_documents(tiny_bert
 
 
 def test_a_model_without_a_head_is_measured_with_a_new_one(tiny_bert: Path, tmp_path: Path) -> None:
-    """Checks that the measurement does not change the model's folder."""
+    """Checks that measuring a model that lacks a head does not change the model's folder."""
     AutoModel.from_pretrained(tiny_bert).save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path)
     files = {file: file.stat().st_mtime_ns for file in tmp_path.iterdir()}

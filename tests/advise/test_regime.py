@@ -1,4 +1,4 @@
-"""Tests the regime of a training run: its name, and the recommendations for it."""
+"""Tests how advice classifies a training run by the size and repetition of its text, and what it then recommends."""
 
 from adapt.advise.advice import recommend
 from adapt.advise.evidence import DAPT, Costs, ModelFacts
@@ -66,7 +66,7 @@ def test_advice_names_the_regime_of_the_corpus() -> None:
 
 
 def test_generated_text_counts_as_general_text_of_unknown_size() -> None:
-    """No files of general text are configured or measured, so both lists of files are empty and therefore equal."""
+    """Checks a job that replays generated text, and neither configures nor measures files of general text."""
     config = Config(mixture=MixtureConfig(replay_kind="self", replay_fraction=0.2), training=TrainingConfig(epochs=4.0))
     given = case(config=config, model=ModelFacts(parameters=110_000_000), corpus=text(), general=text())
     given = type(given)(given.config, given.evidence, Costs(RECIPES, dapt_tokens=10_000_000), given.model)

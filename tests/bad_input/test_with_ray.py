@@ -29,7 +29,7 @@ def test_a_file_of_blank_lines(run_late: Run, tmp_path: Path) -> None:
 
 
 def test_a_truncated_gzip_file(run_late: Run, tmp_path: Path) -> None:
-    """The file is truncated after the part that the check before the start of Ray reads."""
+    """Checks a gzip file that is truncated after the part that the job reads before it starts Ray."""
     whole = gzip.compress(b"".join(map(line, sentences(2000))) * 20)
     write(tmp_path / "corpus.jsonl.gz", whole[: len(whole) // 2])
     ran = run_late(corpus__paths="corpus.jsonl.gz")
@@ -37,7 +37,7 @@ def test_a_truncated_gzip_file(run_late: Run, tmp_path: Path) -> None:
 
 
 def test_a_line_of_200_mb(run_late: Run, tmp_path: Path) -> None:
-    """Checks that the line is skipped and counted, that its location is reported, and that no other text is lost."""
+    """Checks that a huge line is skipped and counted, that its location is reported, and that no other text is lost."""
     with (tmp_path / "corpus.jsonl").open("ab") as file:
         file.truncate(file.tell() + 200_000_000)  # The file is sparse, so it takes no disk space.
         file.seek(0, 2)
@@ -128,7 +128,7 @@ def test_weights_that_are_not_finite(run_late: Run, model: Path, tmp_path: Path)
 
 
 def test_a_model_without_its_head(run_late: Run, model: Path, tmp_path: Path) -> None:
-    """All ranks raise the error. The job must report it once, as an error of the model."""
+    """Every rank fails to load a model without a head. The job must report the error once, as an error of the model."""
     weights = {name: value for name, value in load_file(model / "model.safetensors").items() if "cls." not in name}
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
     check(run_late(model__path=model), 4, f"ModelError: {model} lacks weights of its language model", "cls.predictions")

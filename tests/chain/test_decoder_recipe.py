@@ -1,4 +1,4 @@
-"""The recipe `decoder_benchmarks`: decoders trained with three seeds, compared with the base model on local tasks."""
+"""Tests recipe `decoder_benchmarks`: decoders trained with three seeds, compared with the base model on local tasks."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The recipe `documents`: from a folder of PDF, HTML and DOCX files to sentence vectors and a SetFit classifier."""
+"""Tests recipe `documents`: from a folder of PDF, HTML and DOCX files to sentence vectors and a SetFit classifier."""
 
 import json
 from pathlib import Path

@@ -58,7 +58,7 @@ def looked(folder: Path, figure: str, look: int = 2) -> tuple[Looked, Any]:
 
 @pytest.mark.parametrize(("figure", "ended"), [("forgetting", "better"), ("loss_forgetting", "better")])
 def test_a_look_at_sequences_compares_pairs_of_seeds(tmp_path: Path, figure: str, ended: str) -> None:
-    """DAS forgets less than the baseline. Lower values of these figures are better."""
+    """DAS forgets less than the baseline, so its metric is lower. Lower values of both metrics are better."""
     found, _ = looked(tmp_path, figure)
     assert set(found.found) == {"DAS", "EWC"}
     seen = found.found["DAS"]

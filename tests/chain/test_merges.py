@@ -105,7 +105,7 @@ def test_models_of_the_chain_are_read_from_their_stages_folders(chain: Chain, tm
 
 
 def test_stages_after_a_merge_use_the_tokens_of_the_extended_model(tmp_path: Path, tiny_bert: Path) -> None:
-    """Covers an extended model on disk, and an extended model that a stage of the chain creates."""
+    """Covers a model with added tokens on disk, and a model to which a stage of the chain adds tokens."""
     for number, name in enumerate(("one", "train", "dev", "test")):
         write(tmp_path / f"{name}.jsonl", labelled(8, number))
     model = extended(tmp_path / "more", tiny_bert, ["qubit"])
@@ -162,7 +162,7 @@ def test_a_merge_with_several_shares_cannot_be_started_from(tmp_path: Path, tiny
 def test_the_default_experiment_measures_all_models_on_the_same_texts(tmp_path: Path, tiny_bert: Path) -> None:
     """All models are measured on the same texts, so that the report can draw them in one figure.
 
-    A merge with another share needs no further training.
+    Merges of the same models with different shares (mixing weights) use the same training runs.
     """
     for number, name in enumerate(("mine", "wiki")):
         write(tmp_path / f"{name}.jsonl", [{"text": text} for text in sentences(40, number)])

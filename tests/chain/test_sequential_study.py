@@ -111,7 +111,7 @@ def test_recipes_whose_comparison_has_ended_get_no_more_seeds(content: Content) 
     assert second.sequential.next_look == 2
     finish(second)
     third = run.build()
-    # with 8 seeds, a gain of 20 points is significant, and a difference of 3 points is excluded (noise of 1 point)
+    # The noise is 1 point. With 8 seeds, a gain of 20 points is significant, and a gain of 3 points can be ruled out.
     assert {recipe: len(seeds_of(third, recipe)) for recipe in GAINS} == {"base": 8, "up": 8, "same": 8, "down": 8}
     assert third.sequential is not None
     assert third.sequential.next_look is None
@@ -195,7 +195,7 @@ def test_plan_and_status_show_the_round_and_what_may_follow(content: Content) ->
 
 
 def test_seeds_of_a_set_also_vary_the_training_before(content: Content) -> None:
-    """A round contains only the training runs with the round's own seeds."""
+    """A round only contains the TAPT runs with the seeds of this round and earlier rounds."""
     content["sets"] = {"recipe": {"base": {"start": None}, "TAPT": {"start": "tapt[{seed}]"}}, "seed": [*range(10, 18)]}
     content["sequential"] = {"first_seeds": 3, "round_seeds": 5, "max_seeds": 8}
     task = content["stages"]["finetune"]["task"]

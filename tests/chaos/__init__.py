@@ -4,11 +4,11 @@
 by pytest.
 
 - `storage`: reads and damages a storage root. A storage root in a bucket would need a class with the same functions.
-- `work`: the chain, and the ways to run it: on this machine, from a node of a cluster, or submitted.
-- `cluster_field`: a cluster whose number of nodes changes.
+- `work`: defines the chain and runs it: on this machine, from a node of a cluster, or submitted.
+- `cluster_field`: runs a cluster and changes its number of nodes.
 - `failing_store`: lets every third write of a process fail.
 - `jumping_clock`: lets the clock of a process jump.
-- `faults`: the faults.
+- `faults`: defines the faults as functions.
 - `moment`: runs the chain with one fault at one moment, and checks the result.
-- `outcome`: the results, their file and their table.
+- `outcome`: stores the results in a file, and formats them as a table.
 """

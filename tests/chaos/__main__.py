@@ -1,4 +1,4 @@
-"""Disturbs a chain of six stages in many ways: `make faults` and `make chaos`."""
+"""Implements `make faults` and `make chaos`, which disturb a chain of six stages in many ways."""
 
 import argparse
 import signal
@@ -26,11 +26,11 @@ from tests.chaos.work import Chain, Place, Run
 from tests.forks.process import IMPORT
 
 DISK_MB = 48
-"""Size of the disk that is filled."""
+"""Size of the small disk that one of the faults fills [MB]."""
 
 
 class Trials:
-    """Tries faults. All faults share the chain, the cluster, and undisturbed runs.
+    """Runs the chain with one fault per trial. All trials share the chain, the cluster and the undisturbed runs.
 
     Args:
         folder: folder for all files.
@@ -61,7 +61,7 @@ class Trials:
             return run_undisturbed(place, lambda: place.start_on(self._field.cluster, self._chain.file))
 
     def outcome_of(self, name: str, moment: int) -> Outcome:
-        """Runs the chain with a fault."""
+        """Runs the chain with the fault of this name, and returns what happened."""
         fault, outcome = FAULTS[name], Outcome(name, moment)
         if why := self._missing(fault):
             outcome.left_out = why
@@ -84,7 +84,7 @@ class Trials:
             finally:
                 for process in (*scene.run.below(), *scene.seen.values()):
                     with suppress(psutil.NoSuchProcess):
-                        process.kill()  # a process still runs if the chain hangs
+                        process.kill()  # processes still run if the chain hangs
             if outcome.wrong and self._said:
                 self._said.mkdir(parents=True, exist_ok=True)
                 (self._said / f"{name}-{moment}").write_text("\n=====\n".join([*scene.said, scene.run.said()]))

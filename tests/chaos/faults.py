@@ -1,4 +1,4 @@
-"""The faults. Each fault is a function that disturbs a running chain once."""
+"""Defines the faults. Each fault is a function that disturbs a running chain once."""
 
 import os
 import re
@@ -56,7 +56,7 @@ def cut_the_network(scene: Scene) -> None:
     found = scene.run.below()
     if not found:
         return
-    with suppress(subprocess.CalledProcessError):  # the command has ended meanwhile
+    with suppress(subprocess.CalledProcessError):  # raised if the command has ended in the meantime
         set_loopback(found[0].pid, "down")
         time.sleep(scene.draw.uniform(1, 20))
         set_loopback(found[0].pid, "up")
@@ -67,7 +67,7 @@ def cut_the_network_for_long(scene: Scene) -> None:
     found = scene.run.below()
     if not found:
         return
-    with suppress(subprocess.CalledProcessError):  # the command has ended meanwhile
+    with suppress(subprocess.CalledProcessError):  # raised if the command has ended in the meantime
         set_loopback(found[0].pid, "down")
         time.sleep(40)
         set_loopback(found[0].pid, "up")
@@ -103,7 +103,7 @@ def flip_a_shard(scene: Scene) -> None:
     """Kills the command once the text is prepared, and changes one bit of a shard."""
     scene.until(lambda: any(stage.startswith("prepare/") for stage in scene.place.root.records()))
     scene.end_by_kill()
-    # the training run is finished, so possibly no stage reads the shard any more
+    # if the training run is finished, possibly no stage reads the shard any more, so the shard is not changed
     if any(stage.startswith("train/") for stage in scene.place.root.records()):
         return
     _flip(scene, "prepare", "**/*.arrow")
@@ -123,7 +123,7 @@ def flip_a_checkpoint(scene: Scene) -> None:
 def flip_a_model(scene: Scene) -> None:
     """Changes one bit of the exported model once the chain has ended, and then adds a stage that reads the model."""
     scene.until(lambda: False)
-    _flip(scene, "export", "*.safetensors")  # the folder of the training run has a hard link to the same file
+    _flip(scene, "export", "*.safetensors")  # also changes its hard link in the folder of the training run
     scene.expected_stages = STAGES + 1
     scene.start = lambda: scene.place.start(scene.chain.used)
     scene.run = scene.start()
@@ -131,11 +131,11 @@ def flip_a_model(scene: Scene) -> None:
 
 
 _ADVICE = re.compile(r"delete \S*/(\w+)/[^/\s]+/stage\.json")
-"""Pattern of the advice in the message about a changed file. The advice names the record to delete."""
+"""Pattern of the advice that the error message about a changed file gives. The advice names the record to delete."""
 
 
 def _obey_later(scene: Scene) -> None:
-    """Makes later repairs delete the records that the commands' messages say to delete."""
+    """Adds a repair: before the next start, it deletes the records that the command's messages say to delete."""
 
     def obey() -> None:
         for kind in _ADVICE.findall(scene.run.said()):

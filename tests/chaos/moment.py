@@ -22,12 +22,14 @@ _GONE_S = 90.0
 """Time after the chain's end in which all its processes must have ended [s]."""
 _LOOK_S = 0.25
 _ALLOWED = (FOLDER_PREFIX, "pymp-")
-"""Prefixes of temporary files that may remain: Ray's logs of a killed job, for a day, and Python's folder of a running
-dashboard."""
-_PART = 0.8
-"""Share of the duration of an undisturbed run.
+"""Prefixes of temporary files that may remain after a run.
 
-Faults happen only in this first part, because a faster run may end before a later fault.
+They are Ray's logs of a killed job, which are kept for a day, and the temporary folder of a dashboard that still runs.
+"""
+_PART = 0.8
+"""First share of the duration of an undisturbed run in which faults happen.
+
+A fault after this share might come too late, because some runs are faster.
 """
 
 
@@ -40,7 +42,7 @@ class Undisturbed:
     models: dict[str, str]
     """SHA-256 of the weights of each exported model."""
     names: set[str]
-    """Names of all files of the storage root that do not depend on the course of a run."""
+    """Names of all files in the storage root that are the same in every complete run."""
 
 
 @dataclass
@@ -61,7 +63,7 @@ class Scene:
     forgotten: set[str] = field(default_factory=set)
     """Kinds of stages whose files were damaged, so that they must run again."""
     names_file: str = ""
-    """Name of a damaged file, which a message must contain."""
+    """Name of a damaged file. A message of a command must contain this name."""
     expected_stages: int = STAGES
     said: list[str] = field(default_factory=list)
     """Messages of the commands that have ended."""
@@ -70,7 +72,7 @@ class Scene:
 
     @property
     def cluster(self) -> Field:
-        """The cluster, for faults that need a cluster."""
+        """The cluster of a chain that runs on a cluster."""
         assert self.grid
         return self.grid
 
@@ -90,7 +92,7 @@ class Scene:
             self.outcome.wrong.append(f"these processes remain after SIGKILL of the command: {', '.join(left)}")
 
     def progress(self) -> tuple[int, int]:
-        """Returns the numbers of finished stages and training steps."""
+        """Returns the number of finished stages and the number of training steps."""
         return len(self.place.root.records()), self.place.root.steps()
 
 
@@ -117,14 +119,14 @@ def try_at(
 
 
 def state_of(scene: Scene) -> str:
-    """Describes how far a chain is."""
+    """Describes the progress of a chain, such as `3 of 6 stages, step 20`."""
     stages, steps = scene.progress()
     over = "" if scene.run.poll() is None else ", after its end"
     return f"{stages} of {STAGES} stages, step {steps}{over}"
 
 
 def _bring_to_end(scene: Scene, at: tuple[int, int]) -> float | None:
-    """Repeats the same command until the chain is finished. Returns the time of the first progress."""
+    """Repeats the same command until the chain is finished. Returns the time of the first progress beyond `at`."""
     came: float | None = None
     for attempt in range(TRIES):
         if attempt:

@@ -20,7 +20,7 @@ class Outcome:
     nodes: str = ""
     """Numbers of nodes before and after the fault. Empty on one machine."""
     commands: int = 1
-    """Number of times that the command was run until it succeeded."""
+    """Number of times that the command was started until it succeeded."""
     recovered_s: float = 0.0
     """Time from the fault to the first new progress, a step or a stage [s].
 
@@ -50,7 +50,7 @@ class Results:
         self.outcomes = [Outcome(**json.loads(line)) for line in whole]
 
     def has(self, fault: str, moment: int) -> bool:
-        """Returns whether this moment was already tried."""
+        """Returns whether the results contain this trial of the fault."""
         return any((each.fault, each.moment) == (fault, moment) for each in self.outcomes)
 
     def add(self, outcome: Outcome) -> None:

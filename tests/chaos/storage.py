@@ -17,7 +17,7 @@ from adapt.train.restarts import RestartLog
 LISTS = re.compile(
     r"(^|/)(logs|tensorboard|reports|stalls|checkpoints)/|restarts\.jsonl$|held_time\.jsonl$|README\.md$"
 )
-"""Files whose number or name depends on the course of a run: logs, restarts, and checkpoints of the last two steps."""
+"""Pattern of files that differ between runs in number or name: logs, restarts, and last checkpoints."""
 
 
 class Root(Protocol):
@@ -39,7 +39,7 @@ class Root(Protocol):
         """Returns the number of training steps that were computed more than once."""
 
     def names(self) -> set[str]:
-        """Returns the names of all files that do not depend on the course of a run."""
+        """Returns the names of all files that are the same in every complete run."""
 
     def partial(self) -> list[str]:
         """Returns the names of files that a process began to write and did not finish."""

@@ -1,4 +1,4 @@
-"""The chain of six stages, and the ways to run it: on this machine, from a node of a cluster, or submitted to it."""
+"""Defines the chain of six stages and runs it: on this machine, from a node of a cluster, or submitted to a cluster."""
 
 import ctypes
 import json
@@ -41,7 +41,7 @@ class Chain:
     used: Path
     """The same chain with a seventh stage, which reads the exported model."""
     options: list[str]
-    """Options with which the command of a single job runs the same six stages."""
+    """Command-line options with which a single job runs the same six stages as the chain."""
 
     @classmethod
     def made(cls, folder: Path) -> "Chain":
@@ -82,7 +82,7 @@ def _flat(sections: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 class Run(Protocol):
-    """A running command that runs the chain."""
+    """A command that runs the chain and has been started."""
 
     def poll(self) -> int | None:
         """Returns the exit code, or None while the command runs."""
@@ -99,7 +99,7 @@ class Run(Protocol):
 
 @dataclass
 class Process:
-    """A command that is a forked process of this machine. Its messages go to a file."""
+    """A command that runs in a forked process on this machine. Its messages go to a file."""
 
     process: Forked
     messages: Path
@@ -145,7 +145,7 @@ class Submitted:
 
 @dataclass
 class Place:
-    """Where and how a chain runs, with the folder of the commands' messages."""
+    """Storage root, temporary folder and environment of a chain's commands, and the folder of their messages."""
 
     folder: Path
     root: Root
@@ -199,7 +199,7 @@ class Place:
         return Process(Forked(become_member, f"{ROOT}/jobs/chain.py", given, environment, files), messages)
 
     def submit_to(self, cluster: Nodes, chain: Chain) -> Run:
-        """Submits the stages to a cluster as options of a job, because the chain file is outside of the project."""
+        """Submits a job with the same stages to a cluster, because the chain file is outside of the project."""
         self.commands += 1
         where = ["--address", cluster.dashboard, "--resources.gpus_per_worker=0"]
         given = ["--job", "dapt", *chain.options, f"--storage.root={self.root.url}", *where]

@@ -45,7 +45,7 @@ def test_a_suitable_machine_passes(capsys: pytest.CaptureFixture[str], tmp_path:
 
 
 def test_the_exit_code_is_1_if_a_check_fails(tmp_path: Path) -> None:
-    """Also checks that neither torch nor Ray is loaded in this process."""
+    """Checks the exit code, and that the command loads neither torch nor Ray in this process."""
     command = "from adapt.cli import doctor, main; doctor.try_torch = lambda: []; main.main(['doctor'])"
     environment = {**os.environ, "RAY_ADDRESS": "127.0.0.1:9", "RAY_AUTH_MODE": "token", "HOME": str(tmp_path)}
     root = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""The command `dontstop`: its lists, its messages for unknown names, and its start-up time."""
+"""Tests the command `dontstop`: its lists of commands, its messages for unknown names, and its start-up time."""
 
 import json
 import subprocess

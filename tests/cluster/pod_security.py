@@ -1,7 +1,7 @@
-"""The rules of Kubernetes' Pod Security standard "restricted", which includes "baseline".
+"""Implements the rules of Kubernetes' Pod Security standard "restricted", which includes "baseline".
 
-They follow https://kubernetes.io/docs/concepts/security/pod-security-standards/ (version 1.34), without the rules for
-Windows and for annotations of AppArmor, which no cluster file uses.
+They are the rules of https://kubernetes.io/docs/concepts/security/pod-security-standards/ (version 1.34), except the
+rules for Windows and for annotations of AppArmor, which no cluster file uses.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def violations(pod: dict[str, Any]) -> list[str]:
 
 
 def of_container(container: dict[str, Any], pod: dict[str, Any]) -> Iterator[str]:
-    """Yields the names of the rules that a container breaks. Some rules may be fulfilled by the pod instead."""
+    """Yields the names of the rules that a container breaks. Some settings may also be made for the whole pod."""
     context, shared = container.get("securityContext", {}), pod.get("securityContext", {})
     capabilities = context.get("capabilities", {})
     if context.get("privileged"):

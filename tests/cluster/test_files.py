@@ -57,7 +57,7 @@ def test_the_files_for_ray_up_have_the_same_setup_and_access() -> None:
     first, *others = (read(name) for name in LAUNCHED)
 
     def setup(content: dict[str, Any]) -> list[str]:
-        """Returns the commands except the commands for a shared file system, which AWS's cluster does not need."""
+        """Returns the setup commands without those for a shared file system, which the cluster on AWS does not need."""
         commands = [each.replace(" XDG_CACHE_HOME=/shared/cache", "") for each in content["setup_commands"]]
         return [each.replace("nfs-common ", "") for each in commands if "/shared" not in each]
 
@@ -88,7 +88,7 @@ def test_cloud_workers_have_and_start_the_preemption_watcher(name: str) -> None:
     assert content["file_mounts"][there] == "cluster/preemption.py"
     *_, last = content["worker_start_ray_commands"]
     assert f" python {there} watch " in last
-    # `ray up` does not wait for a command in the background
+    # the command runs in the background, because `ray up` would wait for it
     assert last.endswith("> /tmp/preemption.log 2>&1 < /dev/null &")
     subprocess.run(["bash", "-n", "-c", last], check=True)
 
@@ -99,7 +99,7 @@ def test_skypilot_nodes_start_the_preemption_watcher() -> None:
     assert sky["run"].index("preemption.py") < sky["run"].index("ray start")
 
 
-# --- consistency of the files
+# --- versions and settings agree between files
 
 
 def test_versions_agree() -> None:
@@ -108,7 +108,8 @@ def test_versions_agree() -> None:
     assert "\nFROM ${BASE}\n" in docker
     (base,) = re.findall(r"^ARG BASE=(.+)$", docker, re.MULTILINE)
     assert f"--build-arg BASE={base}@sha256:" in docker
-    (python,) = re.findall(r"python:(3\.\d+)\.\d+-slim-\w+", base)  # the base image names an exact patch release
+    # the name of the base image contains an exact patch release of Python
+    (python,) = re.findall(r"python:(3\.\d+)\.\d+-slim-\w+", base)
     for name in ("torch", "requirements"):
         assert f"Python {python}, " in (ROOT / "cluster" / f"{name}.txt").read_text()
 
@@ -131,7 +132,7 @@ def test_the_image_has_the_tested_versions_by_their_hashes_and_reads_s3() -> Non
             name, _, version = line.partition("==")
             pins[re.sub(r"[-_.]+", "-", name).lower()] = version
     image = locked()
-    cuda = re.compile("triton|nvidia-.*|cuda-.*")  # torch pins the versions of these packages
+    cuda = re.compile("triton|nvidia-.*|cuda-.*")  # torch pins the versions of the CUDA packages
     assert {name: version for name, version in image.items() if not cuda.fullmatch(name)}.items() <= pins.items()
     assert {"boto3", "smart-open", "s3fs", "mlflow-skinny", "wandb", "model2vec", "optuna", "setuptools"} <= set(image)
     assert not {"pytest", "mypy", "ruff", "hypothesis", "datasketch"} & set(image)
@@ -227,7 +228,7 @@ def test_aws_nodes_have_the_profiles_and_the_group_of_the_stack() -> None:
         assert node["node_config"]["SecurityGroupIds"] == ["sg-FILL-IN"]
         assert node["node_config"]["MetadataOptions"]["HttpTokens"] == "required"
         assert node["node_config"]["BlockDeviceMappings"][0]["Ebs"]["Encrypted"] is True
-    # with this field, Ray would create a security group that opens SSH to everybody
+    # with the field `security_group`, Ray would create a security group that opens SSH to everybody
     assert "security_group" not in cluster["provider"]
 
 
@@ -247,7 +248,7 @@ def test_aws_nodes_may_only_do_what_the_cluster_needs() -> None:
     ingress = resources["Nodes"]["Properties"]["SecurityGroupIngress"]
     assert [(rule["FromPort"], rule["ToPort"], rule["CidrIp"]) for rule in ingress] == [(22, 22, ("Ref", "SshFrom"))]
     assert resources["EachOther"]["Properties"]["SourceSecurityGroupId"] == ("Ref", "Nodes")
-    for resource in resources.values():  # every reference names a parameter or a resource
+    for resource in resources.values():  # every reference in the template names a parameter or a resource
         for function, argument in re.findall(r"\('(Ref|GetAtt)', '([A-Za-z]+)", repr(resource)):
             assert argument in {*stack()["Parameters"], *resources}, function
 

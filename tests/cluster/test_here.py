@@ -39,7 +39,7 @@ def test_all_processes_of_a_node_end_and_no_others(tmp_path: Path) -> None:
     for parent, name in zip(parents, (one, ten), strict=True):
         assert wait_for_line(tmp_path / name[-3:-1], "up", parent, 60)
     found = list(processes(FOLDER, one))
-    assert len(found) == 2  # the child has ended too, although it has a separate session
+    assert len(found) == 2  # the node's process and its child, although the child has a separate session
     assert end_all(FOLDER, one) == 2
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in found)
     assert parents[1].poll() is None
@@ -77,7 +77,7 @@ time.sleep(600)
 
 @pytest.fixture
 def detached(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[bytes]", psutil.Process, psutil.Process, Path]]:
-    """Yields the starter of a node, its keeper, a detached process, and the folder of the node."""
+    """Yields a node's starter, its keeper (which ends the node's processes), a detached process, and its folder."""
     with (tmp_path / "up").open("wb") as out:
         command = [sys.executable, "-c", STARTER, str(tmp_path), DETACHED]
         starter = subprocess.Popen(command, stdout=out)
@@ -123,7 +123,7 @@ def test_a_process_is_found_by_its_open_log_files(tmp_path: Path) -> None:
     (tmp_path / "node").mkdir()
     with (tmp_path / "node" / "worker.out").open("w") as out:
         process = subprocess.Popen(["sleep", "600"], env={}, stdout=out)
-    # a process whose working directory is the folder, such as a user's shell
+    # a process that only has the folder as its working directory, such as a user's shell, must not be ended
     with subprocess.Popen(["sleep", "600"], cwd=tmp_path / "node", env={}) as other:
         assert end_all(FOLDER, f"{tmp_path}/node/") == 1
         process.wait(60)
@@ -167,7 +167,7 @@ def test_ports_are_outside_of_the_ephemeral_range() -> None:
     lowest, _ = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     ports = {free_port() for _ in range(50)}
     assert max(ports) < int(lowest)
-    assert len(ports) > 40  # two clusters that start at the same time should choose different ports
+    assert len(ports) > 40  # ports are random, so that two clusters that start at the same time choose different ports
     with socket.create_server(("127.0.0.1", min(ports))):
         pass
 

@@ -49,7 +49,7 @@ def find(overlay: str, kind: str) -> list[dict[str, Any]]:
 
 
 def cluster_of(overlay: str) -> dict[str, Any]:
-    """Returns the specification of the overlay's Ray cluster, which a RayJob contains."""
+    """Returns the specification of the overlay's Ray cluster, from its RayCluster or from its RayJob."""
     clusters = [each["spec"] for each in find(overlay, "RayCluster")]
     (spec,) = clusters or [each["spec"]["rayClusterSpec"] for each in find(overlay, "RayJob")]
     found: dict[str, Any] = spec
@@ -94,7 +94,8 @@ def test_pods_pass_pod_security_restricted(overlay: str) -> None:
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
     for pod in pods(overlay):
         assert violations(pod) == []
-    # KubeRay adds this container to the head's pod; the container that waits for the head has the worker's context.
+    # KubeRay adds the autoscaler's container to the head's pod. It also adds a container to the workers' pods, but with
+    # the security context that this test has already checked.
     autoscaler = {"securityContext": cluster_of(overlay)["autoscalerOptions"]["securityContext"]}
     assert violations({**templates(overlay)["head"]["spec"], "initContainers": [autoscaler]}) == []
 
@@ -136,7 +137,7 @@ def test_other_pods_can_reach_only_the_dashboard(overlay: str) -> None:
 def test_a_drained_machine_keeps_the_head_and_may_evict_workers(overlay: str) -> None:
     (budget,) = (each["spec"] for each in find(overlay, "PodDisruptionBudget"))
     assert budget["minAvailable"] == 1
-    assert "maxUnavailable" not in budget  # Kubernetes allows this field only for its own controllers
+    assert "maxUnavailable" not in budget  # Kubernetes allows `maxUnavailable` only for pods of its own controllers
     selected = budget["selector"]["matchLabels"].items()
     for kind, template in templates(overlay).items():
         labels = {**template["metadata"]["labels"], **OF_KUBERAY, "ray.io/node-type": kind}
@@ -202,7 +203,8 @@ def test_pods_have_limits_and_mount_what_exists(overlay: str) -> None:
         cache = environment(ray)["XDG_CACHE_HOME"]
         assert any(cache.startswith(mount["mountPath"]) for mount in ray["volumeMounts"])
     with_bucket = "components/bucket\n" in (FOLDER / "overlays" / overlay / "kustomization.yaml").read_text()
-    assert claims == (set() if with_bucket else {"dontstop-shared"})  # with a bucket, pods share no volume
+    # overlays that store results in a bucket need no shared volume
+    assert claims == (set() if with_bucket else {"dontstop-shared"})
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -242,7 +244,7 @@ def test_a_job_has_the_cluster_of_the_volume_overlay_and_limits() -> None:
     assert job["backoffLimit"] > 0
     assert job["activeDeadlineSeconds"] > 0
     assert yaml.safe_load(job["runtimeEnvYAML"])["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"]
-    assert job["submitterPodTemplate"]["spec"]["restartPolicy"] == "Never"  # a Kubernetes Job requires it
+    assert job["submitterPodTemplate"]["spec"]["restartPolicy"] == "Never"  # Kubernetes Jobs require a restart policy
     assert "--storage.root /shared/runs" in job["entrypoint"]
     subprocess.run(["bash", "-n", "-c", job["entrypoint"]], check=True)
     # with autoscaling, Kueue requires the annotation
@@ -314,7 +316,8 @@ def test_pods_start_the_preemption_watcher_and_save_before_they_end(overlay: str
     shell, option, command = worker["lifecycle"]["postStart"]["exec"]["command"]
     assert (shell, option) == ("bash", "-c")
     assert f"python {folder}/cluster/preemption.py watch > " in command
-    assert command.endswith("&")  # in the background, because the pod is only ready after the hook has ended
+    # the watcher runs in the background, because the pod only becomes ready when the hook has ended
+    assert command.endswith("&")
     subprocess.run(["bash", "-n", "-c", command], check=True)
     program, file, verb, given, seconds = worker["lifecycle"]["preStop"]["exec"]["command"]
     assert (program, file, verb, given) == ("python", f"{folder}/cluster/preemption.py", "stop", "--seconds")
@@ -333,7 +336,7 @@ def test_images_and_versions_agree(overlay: str) -> None:
         assert str(pod["securityContext"]["runAsUser"]) == user
         name, tag = pod["containers"][0]["image"].split(":")
         assert name == "FILL-IN/dontstop"
-        assert f"dontstop:{tag}" in docker  # the tag is `cpu` or `cuda`
+        assert f"dontstop:{tag}" in docker  # the Dockerfile must describe the image's tag, which is `cpu` or `cuda`
 
 
 def test_placeholders_are_described_in_comments_and_commands_create_the_token() -> None:

@@ -1,4 +1,4 @@
-"""Tests that notices of clouds reach Ray in time, and that pods wait until their training is saved."""
+"""Tests that preemption notices of clouds reach Ray in time, and that pods wait until their training is saved."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preemption, "_TRIES", 2)
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # this proxy must not be used
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # requests to the metadata server must not use this proxy
 
 
 @pytest.fixture(params=["aws", "google", "azure"])

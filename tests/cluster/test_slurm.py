@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "cluster" / "slurm.sh"
 NODES = ("n1", "n2", "n3")
 
-# Each stand-in appends its arguments to $CALLS. The options of srun before the program are SLURM's.
+# Programs that replace the real ones. Each appends its arguments to $CALLS. `srun` drops its options and runs the rest.
 STUBS = {
     "srun": """
         echo "srun ${*//$'\\n'/; }" >> "$CALLS"
@@ -49,7 +49,7 @@ STUBS = {
             get-auth-token) mkdir -p ~/.ray; echo secret > ~/.ray/auth_token ;;
         esac
     """,
-    # shortens the script's pauses of 2 s between its checks
+    # shortens the pauses of 2 s between two checks of the script
     "sleep": """[ "$1" = 2 ] && set -- 0.1; exec /bin/sleep "$@" """,
     "python": """
         echo "python $* RAY_ADDRESS=${RAY_ADDRESS:-}" >> "$CALLS"

@@ -46,7 +46,7 @@ def test_results_are_in_the_order_of_the_calls(ray_cluster: None, tmp_path: Path
         assert len(processes) == 1
         assert max(calls for each in found for _, calls, _ in each) == 7
         ((again,),) = cluster.spread(Squares(), [1], on_device)
-        assert again == (0, 1, *processes)  # a new function starts counting its calls at 1, in the same process
+        assert again == (0, 1, *processes)  # another function object counts its own calls from 1, in the same process
 
 
 @pytest.mark.parametrize("on_device", [False, True])

@@ -89,7 +89,7 @@ def test_invisible_characters_do_not_hide_a_text(unseen: str, where: str) -> Non
 
 @pytest.mark.parametrize("length", [13, 20, 50])
 def test_pieces_of_an_evaluation_text_are_found(length: int) -> None:
-    """Documents that are pieces of a long evaluation text are dropped, although a piece has few of the text's runs.
+    """Documents that are pieces of a long evaluation text are dropped, although they have few of its n-grams (runs).
 
     A run is a sequence of n words. Corpora of sentences or paragraphs have such documents. All runs of a piece are in
     the text. A longer document that quotes 20 words of the text stays, because most of its runs are not in the text.

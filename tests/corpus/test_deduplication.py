@@ -202,7 +202,7 @@ def jsonl(path: Path, texts: Sequence[str]) -> str:
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_no_near_copy_is_both_trained_on_and_measured(tmp_path: Path, tiny_bert: Path) -> None:
-    """Documents are dropped if their near copy in an earlier corpus has the other purpose.
+    """Documents are dropped if an earlier corpus has a near copy with the other purpose (training or measuring).
 
     The later corpus loses training documents with a near copy that is held out, and held-out documents with a near copy
     that is trained on.

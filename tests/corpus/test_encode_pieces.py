@@ -34,7 +34,7 @@ KINDS = ("token", "whole_word", "entity", "causal")
 
 @pytest.fixture(scope="module", autouse=True)
 def _at_once() -> Iterator[None]:
-    """Makes the tokenizer split even the first text into pieces. Normally, it only starts to do so after much text."""
+    """Makes the tokenizer split even the first text into pieces. Normally, it first tokenizes much text as a whole."""
     encode_chunks._quick.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encode_chunks, "QuickTokenizer", partial(QuickTokenizer, worth=0))

@@ -152,7 +152,7 @@ def test_taggers() -> None:
         ("json:spans", "json has no spans"),
         ("os:system", "os:system is no Tagger"),
         ("subprocess:Popen", "subprocess:Popen is no Tagger"),
-        ("unittest.mock:call", "unittest.mock:call is no Tagger"),  # `call` has every attribute, but is no Tagger
+        ("unittest.mock:call", "unittest.mock:call is no Tagger"),  # a mock has every attribute, also those of a Tagger
         (f"{__name__}:not_a_class", "not_a_class is no Tagger"),
         ("adapt.corpus.entities:Tagger", "Tagger lacks entities"),
     ],

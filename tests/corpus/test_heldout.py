@@ -95,7 +95,7 @@ def test_measured_documents_in_training_text_are_counted_once_each(tmp_path: Pat
     leaking = shards(tmp_path / "leaking", [*texts[5:], "TEXT 6", "Text 2"], [])
     assert measured.count_in([other]) == 0
     assert measured.count_in([]) == 0
-    assert measured.count_in([other, leaking]) == 3  # the held-out texts 2, 5 and 6 are also in `leaking`
+    assert measured.count_in([other, leaking]) == 3  # `leaking` contains the held-out texts 2, 5 and 6
 
 
 def test_an_empty_set_of_measured_text(tmp_path: Path) -> None:
@@ -106,6 +106,7 @@ def test_an_empty_set_of_measured_text(tmp_path: Path) -> None:
 
 def test_shards_that_cannot_be_read(tmp_path: Path) -> None:
     shards(tmp_path / "some", [], ["text"])
-    write_shard(tmp_path / "some" / "heldout-000009-000000.arrow", [[1]], 10)  # a shard without the column of keys
+    # this shard lacks the column with the documents' keys
+    write_shard(tmp_path / "some" / "heldout-000009-000000.arrow", [[1]], 10)
     with pytest.raises(DataError, match=r"heldout-000009[\s\S]*delete"):
         Measured.of([tmp_path / "some"])

@@ -1,4 +1,4 @@
-"""Compares MinHash similarities with exact similarities, and the matching of bands with a formula and a simulation."""
+"""Tests MinHash: estimated against exact similarities, and the share of text pairs that agree in a band of hashes."""
 
 import random
 from math import sqrt

@@ -141,7 +141,7 @@ def test_files_of_several_formats_give_the_same_tokens(
     Path(paths[4]).write_bytes(gzip.compress(lines.encode()))
     metrics = run(paths, tmp_path / "out", pretrained)
     check_documents(tmp_path / "out", pretrained.model)
-    assert metrics["dropped"] == {"empty": 148}  # c.txt has 148 blank lines
+    assert metrics["dropped"] == {"empty": 148}  # 148 lines of c.txt are blank
 
 
 def test_too_many_bad_records_are_refused(
@@ -175,7 +175,8 @@ def test_a_file_that_is_broken_in_the_middle_is_named(tmp_path: Path, pretrained
     broken.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=r"b\.jsonl\.gz is broken: .* ended before") as caught:
         run([good, str(broken)], tmp_path / "out", pretrained)
-    assert type(caught.value) is DataError  # not the subclass that Ray creates, which would print a stack trace
+    # the error has lost the subclass that Ray creates, which would print a stack trace
+    assert type(caught.value) is DataError
     assert "corpus.paths" in caught.value.fix
 
 

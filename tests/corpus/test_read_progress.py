@@ -1,4 +1,4 @@
-"""Tests the progress of reading a corpus: the estimated share, the text of the lines, and the stages that show them."""
+"""Tests the progress of reading a corpus: the estimated share of finished work, and each stage's lines."""
 
 import gzip
 import json
@@ -112,7 +112,7 @@ def test_text_bytes_are_those_of_utf8() -> None:
     assert text_bytes(chunks.slice(2)) == 0
 
 
-# --- text of the lines
+# --- text of the progress lines
 
 
 class Shown:

@@ -165,7 +165,7 @@ def test_every_prefix_has_the_shares_of_sources_to_within_a_period(weights: list
     exact = np.array([max(weight / sum(weights), 1 / SLOTS) for weight in weights])
     counts = np.cumsum(sources[:, None] == np.arange(len(weights)), axis=0)
     lengths = np.arange(1, 5 * SLOTS + 1)[:, None]
-    # this bound holds inside a period; the next line checks the end of the period
+    # the first bound holds at any sample, the second bound at the end of each period
     assert np.abs(counts - lengths * exact).max() < SLOTS / 4
     assert np.abs(counts[SLOTS - 1 :: SLOTS] - lengths[SLOTS - 1 :: SLOTS] * exact).max() <= 5
     assert (np.diff(counts[SLOTS - 1 :: SLOTS], axis=0) == mixture.slots).all()

@@ -181,9 +181,9 @@ MODULES = ['"""First of all, a module."""\ndef f():\n    """x"""\n', "y = 1\n", 
 
 @pytest.fixture
 def sources(tmp_path: Path) -> str:
-    """Returns an item of three slices as JSON, one slice per module.
+    """Returns an item of three modules as JSON. Each slice of the item is one module.
 
-    The first module has two docstrings; its second docstring is too short. The second module has no docstring.
+    The first module has two docstrings, the second of which is too short. The second module has no docstring.
     """
     slices = []
     for number, text in enumerate(MODULES):

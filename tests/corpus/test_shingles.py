@@ -109,7 +109,7 @@ def test_normalised_texts_equals_normalised_of_each_text(texts: list[str]) -> No
 
 
 def test_normalised_texts_equals_normalised_for_every_character() -> None:
-    """Checks both functions on texts with one character at the start of a word, at its end, and between spaces.
+    """Compares both functions on texts with a character at the start of a word, at its end, and between spaces.
 
     All code points below 0x3000 and a sample of the others are tested.
     """

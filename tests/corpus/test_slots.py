@@ -1,4 +1,4 @@
-"""Tests how the slots of a period are divided among groups in proportion to their shares, and the sums over periods."""
+"""Tests how the slots (samples) of a period are divided among groups by their shares, and sums over several periods."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -191,7 +191,8 @@ def test_index_is_read_up_to_the_first_invalid_line(tmp_path: Path) -> None:
     assert [index.begin(position) for position in range(4)] == [0, 10, 10, 15]
     with file.open("a") as more:
         more.write("4 7\n3 1")
-    assert ItemIndex.open(file).tokens == [10, 0, 5]  # the line that skips item 3 and the partial line are ignored
+    # ignores the line of item 4, because item 3 is missing, and the partial line
+    assert ItemIndex.open(file).tokens == [10, 0, 5]
 
 
 @pytest.mark.parametrize(
@@ -253,7 +254,7 @@ def test_the_sample_of_a_small_corpus_is_its_whole_heldout_text(
 def test_documents_measured_elsewhere_are_neither_streamed_nor_sampled(
     corpus: CorpusConfig, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # here `reference` is the object itself, so Ray's object store is not needed
+    # the test passes the object itself instead of a Ray reference, so it needs no object store
     monkeypatch.setattr(Shared, "fetch", lambda shared: shared.reference)
     with_general = of(corpus, tiny_bert, tmp_path)
     general = [text.upper() for text in TEXTS[::7]]

@@ -45,9 +45,11 @@ def test_rows_contain_the_tokens_of_all_documents_in_order(
     lengths: list[int], cuts: list[int], sequence_length: int
 ) -> None:
     numbers = iter(range(10_000))
-    documents = [[next(numbers) for _ in range(length)] for length in lengths]  # each token occurs once
+    # no token occurs twice, so tokens show their position
+    documents = [[next(numbers) for _ in range(length)] for length in lengths]
     everything = joined(documents)
-    places = [0, *sorted(min(cut, len(documents)) for cut in cuts), len(documents)]  # equal bounds give empty shards
+    # a shard between two equal bounds is empty
+    places = [0, *sorted(min(cut, len(documents)) for cut in cuts), len(documents)]
     shards = [documents[start:stop] for start, stop in pairwise(places)]
     with tempfile.TemporaryDirectory() as folder:
         stream = write(Path(folder), shards, vocabulary_size=10_000)

@@ -45,7 +45,7 @@ def make_small() -> None:
 
     def small(given: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
         made = overlaid(overlaid(with_defaults(given, kind), SMALL), nested(tried[-1]))
-        if made["training"].get("phases"):  # each phase has its own warm-up, and needs at least a step
+        if made["training"].get("phases"):  # each phase of training needs at least one step for its warm-up
             made["training"] = {**made["training"], "warmup_steps": None, "max_steps": 10}
         if made["evaluation"].get("interval_steps"):  # an interval must not be longer than this short training run
             made["evaluation"] = {**made["evaluation"], "interval_steps": 1, "share": 0.9}

@@ -43,7 +43,7 @@ class Ended:
 
 
 def planned(arguments: Sequence[str]) -> list[str]:
-    """Returns the command that only plans the work of a command. Commands that cannot plan are returned unchanged.
+    """Turns a command into one that prints the work to do and runs nothing. Commands without such a form are unchanged.
 
     Args:
         arguments: command-line arguments of `dontstop`.
@@ -68,7 +68,7 @@ def planned(arguments: Sequence[str]) -> list[str]:
             else:
                 kept.append(word)
         if rest[0] == "logs" and len(kept) > 1 and not kept[0].startswith("-") and not kept[1].startswith("-"):
-            del kept[1]  # a plan does not accept the name of a stage
+            del kept[1]  # `chain plan` does not accept the name of a stage
         return ["chain", "plan", *kept]
     return [*arguments]
 
@@ -191,7 +191,7 @@ def _answer(listener: socket.socket) -> None:
     while True:
         try:
             asked, _ = listener.accept()
-        except OSError:  # the socket was closed
+        except OSError:  # the page's run has ended and closed the socket
             return
         threading.Thread(target=_carry_out, args=(asked,), daemon=True).start()
 

@@ -100,4 +100,5 @@ def test_the_site_is_built_and_needs_no_other_host(tmp_path: Path) -> None:
         assert "<p>| " not in text, f"{file.name}: a table with a gap is shown as text"
     listed = re.findall(r"^- \[.*?\]\((.*?)\)", (tmp_path / "llms.txt").read_text("utf-8"), re.MULTILINE)
     assert {*listed} == {page.replace(".md", ".html") for page in pages_in(site()["nav"])}
-    assert (tmp_path / "search" / "search_index.js").is_file()  # pages that are opened from a folder search this file
+    # the search of pages that are opened as files needs this index
+    assert (tmp_path / "search" / "search_index.js").is_file()

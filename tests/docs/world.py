@@ -1,4 +1,7 @@
-"""Files, models and settings that the pages assume: texts, a task, models with published names, and small settings."""
+"""Creates what the pages assume to exist: texts, a task, and tiny models with published names.
+
+Also has the small settings with which the pages' commands run.
+"""
 
 import random
 import shutil

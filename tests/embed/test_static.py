@@ -61,7 +61,7 @@ def test_what_most_texts_have_in_common_is_removed(tiny_bert: Path, tmp_path: Pa
     texts = [f"{common}{text}" if number % 2 else text for number, text in enumerate(texts)]
     embedder = loaded("static", tmp_path, tiny_bert, texts)
     assert votes(embedder.embed(texts).vectors, labels) > 0.9
-    # this large value gives all tokens the same weight
+    # with so large a smoothing, all tokens have the same weight
     without = loaded("static", tmp_path, tiny_bert, texts, smoothing=1e6)
     assert votes(without.embed(texts).vectors, labels) < votes(embedder.embed(texts).vectors, labels)
 

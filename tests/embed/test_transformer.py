@@ -65,4 +65,4 @@ def test_by_default_a_long_text_is_similar_to_the_sentences_it_repeats(tiny_bert
     """A long text is split into pieces of 32 tokens, about the length of a sentence."""
     embedder = loaded("transformer", tmp_path, tiny_bert)
     assert embedder._length == 32
-    assert loaded("transformer", tmp_path, tiny_bert, pooling="first")._length == 128  # the model's longest input
+    assert loaded("transformer", tmp_path, tiny_bert, pooling="first")._length == 128  # the model's limit

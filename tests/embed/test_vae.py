@@ -144,7 +144,7 @@ def test_a_loss_that_is_not_finite_ends_the_training() -> None:
 
 WORDS, TOPICS, DOCUMENTS = 12, 5, 6
 COUNTS = np.random.default_rng(0).poisson(0.7, (DOCUMENTS, WORDS)).astype(np.float32)
-COUNTS[3] = 0  # a document without a word
+COUNTS[3] = 0  # one document has no known word
 BAGS, DENSE = SparseBags.of(csr_matrix(COUNTS)), torch.from_numpy(COUNTS)
 
 

@@ -1,4 +1,4 @@
-"""Helpers: texts of two topics, and embedders trained on them."""
+"""Provides texts of two topics, and embedders that are trained on these texts."""
 
 import random
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Tests held-out losses of models with separate parts per domain, and of mixtures of experts."""
+"""Tests held-out losses of models with separate parameters per domain, and of mixtures of experts."""
 
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ def test_a_known_domain_uses_its_own_parts_and_reports_routing(parts: tuple[Any,
     found = losses_by_domain(model, objective, sample, EVALUATION, CPU, "second")
     np.testing.assert_allclose(found.losses, expected, rtol=1e-5)
     assert (found.routed, found.routed_right, found.mixed) == (pytest.approx(routed), 0.5, None)
-    # The model has no parts for "third", so it uses the parts of the nearest domain and reports no accuracy.
+    # The model has no parameters for "third", so it uses those of the nearest domain and reports no accuracy.
     unknown = losses_by_domain(model, objective, sample, EVALUATION, CPU, "third")
     assert (unknown.routed, unknown.routed_right, unknown.mixed) == (pytest.approx(routed), None, None)
     assert unknown.losses.sum() == pytest.approx(unknown.routed * unknown.counts.sum())
@@ -117,7 +117,8 @@ def probabilities(model: Any, corrupted: Any) -> list[list[list[float]]]:
 def test_mixture_weights_are_posteriors_of_the_experts(kind: Any, family: str) -> None:
     """Compares mixture losses with Bayes' rule applied to one prediction after another.
 
-    Each document starts with equal weights of the experts. A later piece starts with the weights of the previous piece.
+    Each document starts with equal weights of the experts. If a document is split, a part starts with the weights that
+    the previous part ended with.
     """
     model, draw = experts(family, 3), np.random.default_rng(0)
     texts = [draw.integers(5, 50, length) for length in (7, 20, 8, 3)]

@@ -68,7 +68,7 @@ def losses(seed: int, mean: float, documents: int) -> dict[str, list[float]]:
 def handed(tmp_path: Path) -> Callable[..., Handover]:
     """Returns a function that builds a `Handover` from records of finished stages.
 
-    Keyword arguments of the function give the number of measured documents of each text (`domain`, `general`).
+    The function's keyword arguments `domain` and `general` are the numbers of documents on which losses were measured.
     """
 
     def make(**documents: int) -> Handover:

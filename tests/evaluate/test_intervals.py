@@ -95,8 +95,8 @@ def test_interval_covers_the_truth_about_as_often_as_it_says() -> None:
         losses = counts * draw.normal(2.0, 0.5, 100)
         estimate = mean_loss(losses, counts, 300)
         covered += estimate.low <= 2.0 <= estimate.high
-    # About 95% of the intervals hold the true loss 2. The bounds allow for the noise of 300 trials and for the bias
-    # of percentile intervals.
+    # About 95% of the intervals contain the true loss 2. The bounds of the test are wider because 300
+    # trials are noisy and percentile intervals are biased.
     assert 0.89 < covered / 300 < 0.985
 
 
@@ -281,8 +281,7 @@ def test_bits_per_byte_do_not_depend_on_the_length_of_tokens(tmp_path: Path) -> 
     base = TextLosses(counts * np.random.default_rng(0).normal(3, 0.3, 40), counts, counts * 7, counts * 30)
     folders = {
         "base": evaluation(tmp_path / "base", base),
-        # The sample is limited by tokens, so the second model measured fewer documents. The other documents are not
-        # compared.
+        # the second model measured only 35 of 40 documents, because the sample is limited by tokens
         "long": evaluation(tmp_path / "long", halved(base)[:35]),
     }
     found = compare_models(folders, ["cells"], 50, tmp_path, "byte")

@@ -102,7 +102,7 @@ def test_pieces_hold_every_token_once(corpus: Path, length: int, micro_batch: in
     for index, batch in sample.batches(length, micro_batch):
         assert 1 <= len(index) <= micro_batch
         assert batch.tokens.shape[1] == batch.lengths.max() <= length
-        assert batch.starts.nonzero()[:, 1].tolist() == [0] * len(index)  # one start per row
+        assert batch.starts.nonzero()[:, 1].tolist() == [0] * len(index)  # no row contains a second document
         for document, row, tokens, size in zip(index, batch.rows, batch.tokens, batch.lengths, strict=True):
             found.setdefault(int(document), []).append((int(row), tokens[:size].tolist()))
             assert not tokens[size:].any()

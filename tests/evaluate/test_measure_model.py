@@ -1,4 +1,4 @@
-"""Tests loading a model on a device, and the search for measured documents that the model was trained on."""
+"""Tests that a model is loaded on a device, and that evaluation documents that it was trained on are found."""
 
 import os
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_an_evaluation_shares_the_cores_with_trainings(monkeypatch: pytest.Monke
         asked.append(shared_by)
         raise InterruptedError
 
-    monkeypatch.setattr(evaluation_task, "hide_unreserved_gpus", lambda: None)  # the original function starts Ray
+    monkeypatch.setattr(evaluation_task, "hide_unreserved_gpus", lambda: None)  # the replaced function would start Ray
     monkeypatch.setattr(evaluation_task, "use_threads", noted)
     config = Config(resources=ResourcesConfig(trainings_per_machine=3))
     with pytest.raises(InterruptedError):

@@ -1,4 +1,4 @@
-"""Tests comparisons of models on domains, the similarity of domains, and the files that both stages write."""
+"""Tests the comparison of models on several domains, the similarity of domains, and the tables and figures of both."""
 
 import json
 import math

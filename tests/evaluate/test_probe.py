@@ -59,7 +59,7 @@ def place(device: torch.device, rank: int, world: int, pooling: Any = "mean") ->
 
 
 def trained(case: Case, folder: Path | None, kind: str) -> tuple[dict[str, torch.Tensor], Progress]:
-    """Trains on the calling rank, with a probe at every second step if there is a folder of a task."""
+    """Trains on the calling rank. If `folder` holds a task, a probe measures the model at every second step."""
     loop, progress = build(case), Progress()
     if folder:
         here = place(loop.engine.device, dist.get_rank(), dist.get_world_size())
@@ -81,7 +81,7 @@ def test_weights_do_not_depend_on_probes_and_scores_not_on_ranks(
     ((_, on_one),) = ranks(1).run(trained, replace(case, zero_stage=0), task, kind)
     assert [point["step"] for point in on_two.points] == [0, 2, 4]
     assert on_two.points[0]["figures"].keys() == NAMES
-    # only the first points are equal, because the weights of later steps differ by rounding
+    # compares only the scores before the first step, because later weights differ by rounding
     assert on_two.points[0] == on_one.points[0]
 
 
@@ -109,7 +109,7 @@ def test_scores_follow_from_features_of_texts_passed_one_by_one(
         expected[split] = rows, [texts.labels[number] for number in kept]  # type: ignore[misc]
     both = np.array([*expected["train"][0], *expected["dev"][0]])
     found = features[np.lexsort(features.T)]
-    # both arrays have the same rows, in another order
+    # sorts both arrays, because they have the same rows in different orders
     np.testing.assert_allclose(found, both[np.lexsort(both.T)], atol=1e-5)
 
     known, labels = np.array(expected["train"][0]), np.array(expected["train"][1])
@@ -120,7 +120,8 @@ def test_scores_follow_from_features_of_texts_passed_one_by_one(
     ]
     right = np.mean(np.array(votes) == expected["dev"][1])
     assert scores.keys() == NAMES
-    assert abs(np.mean(list(scores.values())) - right) < 0.35  # the macro-F1 of a half only approximates the accuracy
+    # the scores are macro-F1 on halves of dev, so they only approximate the accuracy
+    assert abs(np.mean(list(scores.values())) - right) < 0.35
 
 
 def test_scores_are_those_of_scikit_learn() -> None:
@@ -202,7 +203,8 @@ def test_the_linear_probe_minimizes_regularized_log_loss() -> None:
     with torch.no_grad():
         expected = (torch.tensor((asked - mean) / spread) @ weights[:3] + weights[3] > 0).int().numpy()
     assert (linear_labels(known, labels, asked) == expected).mean() > 0.99
-    assert linear_labels(known, np.ones(60, int), asked).tolist() == [1] * 200  # the sample contains only one class
+    # all labels are 1, so all predictions are 1
+    assert linear_labels(known, np.ones(60, int), asked).tolist() == [1] * 200
 
 
 def test_halves_have_equal_shares_of_each_class() -> None:

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of fine-tuning."""
+"""Provides a fixture that fine-tunes a model on a small task."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -47,7 +47,7 @@ def padded(name: str, classifier: Classifier, split: Split, pooling: str) -> Ten
         segments = [[*each, *[0] * (longest - len(each))] for each in split.segments]
         options["token_type_ids"] = torch.tensor(segments)
     if model.config.model_type == "roberta":
-        # positions start at pad_token_id + 1, which is 1 here
+        # RoBERTa's positions start at pad_token_id + 1, which is 1 here
         options["position_ids"] = torch.arange(longest).expand(len(rows), -1) + 1
     states = model.base_model(input_ids=rows, attention_mask=mask, **options).last_hidden_state
     if isinstance(split.labels[0], list) and len(split.labels[0]) == len(split.tokens[0]):
@@ -125,7 +125,7 @@ def test_gradients_of_used_words_are_those_of_the_table(name: str, tmp_path: Pat
     words.train()
     loss(classifier(batch), batch.targets).backward()
     torch.testing.assert_close(words.rows.grad, expected[used])
-    # The sums are equal, so the rows of unused words had no gradient in the full table.
+    # The gradients of the used words add up to those of the whole table, so unused words had no gradient there.
     assert expected.abs().sum() == pytest.approx(words.rows.grad.abs().sum())
 
 
@@ -209,9 +209,10 @@ def test_a_batch_without_labelled_tokens() -> None:
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("kind", ["single_label", "multi_label", "tokens"])
 def test_weighted_losses_of_parts_add_up_to_the_mean(kind: str, weighted: bool, tmp_path: Path) -> None:
-    """The loss of a batch equals the mean of its parts' losses, weighted by their masses.
+    """The loss of a batch equals the weighted mean of its parts' losses.
 
-    The parts have different numbers of units and different classes. A unit is an example, or a labelled token.
+    The weight of a part (its mass) is the sum of the class weights of its units, which are examples or labelled tokens.
+    The parts have different numbers of units and different classes.
     """
     toy(tmp_path, kind)
     examples = Problem.load(tmp_path, 128, []).examples["train"]

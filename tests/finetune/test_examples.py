@@ -24,7 +24,7 @@ def test_a_text_is_cut_before_the_token_that_ends_it() -> None:
 def test_the_longer_text_of_a_pair_is_truncated() -> None:
     assert kept([CLS, 1, 2, 3, 4, 5, SEP, 8, 9, SEP], 7) == [CLS, 1, 2, SEP, 8, 9, SEP]
     assert kept([CLS, 1, SEP, 5, 6, 7, 8, 9, SEP], 6) == [CLS, 1, SEP, 5, 6, SEP]
-    # a pair of texts in RoBERTa's format
+    # RoBERTa puts two separators between the texts of a pair
     assert kept([CLS, 1, SEP, SEP, 5, 6, 7, 8, 9, SEP], 7) == [CLS, 1, SEP, SEP, 5, 6, SEP]
 
 

@@ -59,8 +59,8 @@ def test_the_loop_equals_plain_adamw(at_once: int | None) -> None:
     plain = nn.Linear(4, 1)
     groups = [{"params": [plain.weight], "weight_decay": 0.01}, {"params": [plain.bias], "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-6)
-    # There are 3 steps per epoch and 6 in total. The warm-up takes ceil(1.2) = 2 steps. Then the rate falls linearly
-    # and would reach 0 after step 6.
+    # There are 3 steps per epoch and 6 in total. The warm-up takes ceil(1.2) = 2 steps.
+    # Then the rate falls linearly and would reach 0 after step 6.
     rates, step = [0.05, 0.1, 0.1, 0.075, 0.05, 0.025], 0
     for epoch in range(2):
         order, losses = np.random.default_rng([5, epoch]).permutation(20), []

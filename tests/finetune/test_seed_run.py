@@ -322,7 +322,8 @@ def test_lora_trains_only_its_additions(tiny_bert: Path, tmp_path: Path) -> None
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
     trained = {name for name, parameter in learned.classifier.named_parameters() if parameter.requires_grad}
     assert all("lora_" in name or name.startswith("head.") for name in trained)
-    assert sum("lora_A" in name for name in trained) == 2 * 6  # 2 layers with 6 linear modules each
+    # one adapter for each of the 6 linear modules of 2 layers
+    assert sum("lora_A" in name for name in trained) == 2 * 6
     assert learned.trained_parameters == 2 * 4 * (4 * 64 + 2 * 96) + 32 * 32 + 32 + 32 * 3 + 3
     assert any(tensor.abs().sum() > 0 for name, tensor in after.items() if "lora_B" in name)
 

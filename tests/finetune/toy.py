@@ -10,11 +10,11 @@ from tests.samples import SPECIAL, VOCABULARY
 CLS, SEP = SPECIAL.index("[CLS]"), SPECIAL.index("[SEP]")
 WORDS = np.arange(len(VOCABULARY) - 60, len(VOCABULARY))
 SIGNS = WORDS[:3]
-"""The word in a text that determines its class: one word per class."""
+"""Words that determine the class of a text: one word per class."""
 
 
 def toy(folder: Path, kind: str = "single_label", pairs: bool = False, train: int = 96, longest: int = 20) -> Facts:
-    """Writes a prepared task with three classes to a folder and returns its facts."""
+    """Writes a prepared task with three classes to a folder and returns the description that fine-tuning reads."""
     folder.mkdir(parents=True, exist_ok=True)
     metric = "entity_f1" if kind == "tokens" else "macro_f1"
     facts = Facts("toy", kind, ["B-x", "I-x", "O"] if kind == "tokens" else ["a", "b", "c"], metric)

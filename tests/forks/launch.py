@@ -14,7 +14,8 @@ ENVIRONMENT = "--serialized-runtime-env-context="
 python, name = os.environ.pop("FORKS_PYTHON"), os.environ.pop("FORKS_AT")
 is_agent = sys.argv[1] == "-u"  # the raylet's command for agents is `python -u SCRIPT`, without -u for workers
 script, *arguments = sys.argv[1 + is_agent :]
-if script.endswith("setup_worker.py"):  # setup_worker.py sets environment variables, and then runs the next program
+# setup_worker.py sets environment variables and runs another program, which this program does instead
+if script.endswith("setup_worker.py"):
     (environment,) = (json.loads(each.removeprefix(ENVIRONMENT)) for each in arguments if each.startswith(ENVIRONMENT))
     variables, executable = environment.pop("env_vars"), environment.pop("py_executable")
     if any(environment.values()) or executable != python or "$" in "".join(variables.values()):
@@ -28,4 +29,4 @@ with socket.socket(socket.AF_UNIX) as asked:
     asked.sendall(given[sent:])
     if is_agent:
         asked.shutdown(socket.SHUT_WR)
-        asked.recv(1)  # waits until the agent ends, because the agent holds the other end of the socket
+        asked.recv(1)  # waits until the agent ends, which closes the other end of the socket

@@ -25,7 +25,7 @@ MODULES = [
     "adapt.train.worker",
     "adapt.finetune.ray_task",
     "deepspeed.module_inject.auto_ep_layer",
-    "deepspeed.runtime.zero.muon.muon_optimizer",  # compiles a function, and so loads torch's compiler
+    "deepspeed.runtime.zero.muon.muon_optimizer",  # this module compiles a function, which loads torch's compiler
     "pyarrow.json",
     "pydantic.v1",
     "ray.data.extensions",
@@ -49,9 +49,9 @@ class ClassID(ray.ActorClassID):
         return ray.ActorClassID(os.urandom(ray.ActorClassID.size()))
 
 
-with mock.patch.object(ray.actor, "ActorClassID", ClassID):  # some modules define actors, which draw an id
+with mock.patch.object(ray.actor, "ActorClassID", ClassID):  # imports of modules that define actors draw ids
     for module in MODULES:
         importlib.import_module(module)
-for name in READ_WHEN_STARTED:  # each fork sets its own values
+for name in READ_WHEN_STARTED:  # each fork sets these variables itself
     os.environ.pop(name, None)
 gc.freeze()

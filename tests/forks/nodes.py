@@ -21,9 +21,9 @@ from tests.forks.server import Forked
 
 ROOT = Path(__file__).parents[2]
 COMMAND = 7
-"""Number of words in a command before the node's own arguments.
+"""Number of words before the node's own arguments in the command that starts a node.
 
-The words are the keeper's command with a number, then Python with -m and a module.
+The words start a keeper, which ends the node's processes (`python -m MODULE PID`), and Python (`python -m MODULE`).
 """
 
 
@@ -86,7 +86,7 @@ def forked_nodes(folder: Path, **given: Any) -> Iterator[Nodes]:
     def lose(node: Node) -> None:
         """Stops a node's forked process.
 
-        The process has its parent's environment variables, which do not identify the node.
+        `Node.lose` cannot find this process by its environment variables, because they are those of its parent.
         """
         started[f"{node.folder}/"].kill()
         usual(node)
@@ -109,6 +109,6 @@ def become_member(
         utils.get_dashboard_dependency_error = lambda: ImportError("not needed")
     if disk := environment.get(DISK):
         _mount(*disk.split(":"))
-    # the constant was set to false when the fork server imported Ray without a cluster
+    # Ray set this constant to false when the fork server imported Ray outside of a cluster
     ray_constants.ENABLE_RAY_CLUSTER = True
     become_job(script, arguments, str(ROOT), environment, files)

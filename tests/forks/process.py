@@ -52,9 +52,9 @@ def become_job(script: str, arguments: list[str], folder: str, environment: dict
         environment: all environment variables.
         files: paths of the files for stdout and stderr.
     """
-    os.setsid()  # a separate process group, as for commands in a shell
+    os.setsid()  # the job gets its own process group, like a command that is started in a shell
     _fork_raylet()
-    if Path(script) != Path(ray.scripts.scripts.__file__):  # nodes of a cluster need Ray's monitors
+    if Path(script) != Path(ray.scripts.scripts.__file__):  # only nodes of a cluster need Ray's monitors
         _leave_out_monitors()
     outputs = [os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for file in files]
     _run(script, arguments, folder, environment, outputs)
@@ -84,7 +84,7 @@ def become_raylet(command: list[str], environment: dict[str, str]) -> NoReturn:
     if not os.fork():
         _answer(listener)
     _control(_PR_SET_CHILD_SUBREAPER, 1)
-    # with monitors, as on nodes of a cluster, agents need modules that have not been imported
+    # on nodes of a cluster, which have monitors, agents need modules that are not imported here
     has_small_agents = any("--minimal" in part for part in command)
     for option in (f"--{name}_command=" for name in [WORKER, *(AGENTS if has_small_agents else [])]):
         command = [part.replace(option + sys.executable, f"{option}{LAUNCH}", 1) for part in command]
@@ -190,7 +190,7 @@ def _run(script: str, arguments: list[str], folder: str, environment: dict[str, 
         code = ended.code
     except BaseException:
         sys.excepthook(*sys.exc_info())
-    threading._shutdown()  # Python calls these two functions when it exits normally
+    threading._shutdown()  # a normal exit of Python also calls these two functions
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

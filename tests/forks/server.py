@@ -81,5 +81,5 @@ class Forked:
 
 
 def _lead(function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    multiprocessing.current_process()._config["daemon"] = False  # daemons may not have children
+    multiprocessing.current_process()._config["daemon"] = False  # multiprocessing forbids daemons to have children
     function(*arguments)

@@ -1,4 +1,4 @@
-"""A tiny model whose tokenizer is lossless, and the options of long runs."""
+"""Provides a tiny model with a lossless tokenizer, and the command-line options of long runs."""
 
 from pathlib import Path
 

@@ -34,7 +34,7 @@ from tests.fuzz.here import from_items
 from tests.fuzz.here import range as range_here
 
 READ = ("manifest", "dedup", "prepare", "texts", "select", "task", "train")
-"""Kinds of stages that are run. Other stages need a model, so only their keys are tested."""
+"""Stages that are run, by kind. All other stages need a model, so only their keys are tested."""
 BATCHES = 200
 """Maximum number of batches that a training run reads."""
 DIGESTS = f".digests-{os.getuid()}.json"

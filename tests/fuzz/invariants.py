@@ -90,7 +90,7 @@ def _is_gathered(record: Record) -> bool:
 
 
 def check_training(ran: Ran) -> None:
-    """Checks that each sample of a training run is a row of a source, and that each source gave the recorded number."""
+    """Checks that training runs read as many rows as recorded, and that sources without tokens gave no rows."""
     for record in ran.of("train"):
         what, metrics = record.what["training"], record.metrics
         batch = what["global_batch_size"]
@@ -162,7 +162,7 @@ def _runs(text: str) -> frozenset[tuple[str, ...]]:
     return frozenset(tuple(words[n : n + 5]) for n in range(len(words) - 4))
 
 
-# --- results, to compare
+# --- results of stages, which tests compare between runs
 
 
 Results = dict[str, tuple[str, str]]
@@ -177,7 +177,7 @@ def results(ran: Ran) -> Results:
 def _result(record: Record) -> str:
     digest = hashlib.sha256()
     made = {name for name in record.outputs if record.stage != "train" or name == SEEN}
-    for name in sorted(made - {"manifest.json"}):  # The manifest contains the paths of files.
+    for name in sorted(made - {"manifest.json"}):  # The manifest depends on the paths of files.
         if name.startswith("rejects/"):  # Rejects are written only if configured, and do not affect results.
             continue
         content = (record.path / name).read_bytes()

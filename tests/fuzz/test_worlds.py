@@ -46,7 +46,7 @@ def test_properties_of_all_worlds_hold(group: int, tmp_path: Path, model: Path) 
 
 @pytest.mark.timeout(0)
 def test_properties_hold_for_further_worlds(request: pytest.FixtureRequest, tmp_path: Path, model: Path) -> None:
-    """Checks further worlds, for the time that is configured in the arguments of `make fuzz`.
+    """Checks further worlds (random configurations with files), for as long as the arguments of `make fuzz` say.
 
     If a world hangs, a stack trace is printed and the process ends.
     """

@@ -47,7 +47,7 @@ def alone(pretrained: Pretrained, request: Request, seed: int, top_p: float) -> 
 def test_a_shared_batch_gives_each_text_as_if_it_were_alone(
     family: str, top_p: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decoder_module, "SPARE", 3)  # with so little spare room, the columns are moved often
+    monkeypatch.setattr(decoder_module, "SPARE", 3)  # with so few spare columns, they are moved often
     pretrained = tiny_decoder(tmp_path, family)
     decoder = Decoder(pretrained)
     expected = [alone(pretrained, request, 4, top_p) for request in REQUESTS]

@@ -53,8 +53,8 @@ def test_an_interrupted_generation_goes_on_and_ends_with_the_same_text(ray_clust
     assert figures.tokens == sum(line["tokens"] for line in lines) >= 1500
     assert figures.tokens - sum(line["tokens"] for line in lines[-64:]) < 1500
     assert not (whole / "blocks").exists()
-    # A killed run leaves finished blocks, and a block without figures. Only the block without figures is generated
-    # again.
+    # The killed run has left a finished block, and a block without its file of metrics.
+    # Only the block without metrics is generated again.
     content = part_files(whole)[0].read_text().splitlines(keepends=True)
     text_file, figures_file = files_of_block(again, "00000001")
     text_file.parent.mkdir()
@@ -95,7 +95,7 @@ def test_no_block_is_made_once_the_budget_is_spent(tmp_path: Path, monkeypatch: 
     text_file.touch()
     figures_file.write_text(json.dumps({"texts": 2, "seconds": 1.5}))
     actor = MakeBlocks(FromDecoder(Pretrained(tmp_path, tmp_path), DRAWING, [], 4), tmp_path, None)
-    # block 0 was finished before the budget was spent
+    # block 0 is already finished, so it needs no budget
     assert actor(pa.table({"block": ["0"], "first": [0], "count": [2]}))["texts"] == [2]
     with pytest.raises(BudgetError, match="stopped before a block"):
         actor(pa.table({"block": ["1"], "first": [2], "count": [2]}))

@@ -74,7 +74,8 @@ def test_added_tokens_that_are_marked_as_special_are_not_drawn(tmp_path: Path) -
     never = never_drawn(tokenizer, size + 5, [size + 1, 2])
     assert size not in tokenizer.all_special_ids
     assert never[size:].tolist() == [True, False, False, True, True]
-    assert never[:6].tolist() == [True, True, False, True, True, False]  # id 2 ends texts, id 4 is <mask>
+    # the tokens 2 (end of text) and 5 can be drawn, <mask> (4) cannot
+    assert never[:6].tolist() == [True, True, False, True, True, False]
 
 
 DRAWING = DrawSettings((0.8, 1.2), 1.0, 4, 9, seed=5, micro_batch=3)

@@ -1,4 +1,4 @@
-"""Tiny decoders with random weights, for tests of generated text."""
+"""Creates tiny decoders with random weights, for tests of generated text."""
 
 from pathlib import Path
 

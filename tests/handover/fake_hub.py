@@ -1,4 +1,4 @@
-"""A small local server for the requests of huggingface_hub when it pushes a folder. It keeps the files in memory."""
+"""Imitates the Hub on this machine, as far as huggingface_hub needs it to push a folder. Files stay in memory."""
 
 import base64
 import hashlib

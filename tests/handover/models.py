@@ -1,4 +1,4 @@
-"""Tiny models with tokenizers, as exported folders."""
+"""Writes tiny models with tokenizers into folders, as a job exports them."""
 
 from pathlib import Path
 from typing import Any

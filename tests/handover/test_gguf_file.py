@@ -39,7 +39,7 @@ def test_transformers_reads_the_same_model(family: str, tmp_path: Path) -> None:
     assert written.files == ["gguf/model-f32.gguf"]
     assert written.difference == 0
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
-    # transformers does not read the head size of Qwen3 and the number of positions of GPT-2 from the file
+    # transformers does not read Qwen3's head size and GPT-2's number of positions from a GGUF file
     known = {"config": model.config} if family in ("qwen3", "gpt2") else {}
     read = AutoModelForCausalLM.from_pretrained(folder / "gguf", gguf_file="model-f32.gguf", **known).eval()
     ids = list(range(0, 60, 3))

@@ -108,7 +108,8 @@ def test_training_lowers_the_loss_on_the_exported_examples(model: ExportedModel,
 def test_the_example_in_the_card_runs_with_long_texts_and_any_tokenizer(
     has_entities: bool, model: ExportedModel, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = model.folder / "tokenizer_config.json"  # as in SciBERT, whose tokenizer does not know the longest input
+    # as in SciBERT's folder, the tokenizer's configuration does not state the length of the model's longest input
+    file = model.folder / "tokenizer_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "model_max_length": int(1e30)}))
     labelled = LabelledText("tokens", [""] * 3, [*WORDS, LONG[0]], [*TAGS, LONG[1]])
     model = replace(model, labelled=labelled if has_entities else None)

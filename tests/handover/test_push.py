@@ -59,7 +59,7 @@ def test_a_broken_push_keeps_the_model_and_goes_on(hub: FakeHub, model: Path) ->
     assert (model / "model.safetensors").is_file()
     hub.breaks_at = ""
     push_folder(model, "me/bert-physics")
-    assert len(hub.uploads) == 1  # the weights were not uploaded again
+    assert len(hub.uploads) == 1  # the second push did not upload the weights again
     assert "model.safetensors" in hub.files
 
 

@@ -1,4 +1,4 @@
-"""Helpers: vectors in clusters, their nearest neighbours by brute force, and indexes of vectors."""
+"""Creates vectors in clusters, finds their nearest neighbours by brute force, and builds indexes of them."""
 
 from pathlib import Path
 

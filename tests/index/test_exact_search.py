@@ -13,7 +13,7 @@ from tests.index.clusters import brute_force, clustered
 
 
 def test_search_goes_on_while_ties_reach_beyond_the_candidates(tmp_path: Path) -> None:
-    """300 vectors are equal. The search must return the smallest of their ids, wherever they are in the part."""
+    """300 vectors are equal. The search must return the smallest of their ids, although ids are in random order."""
     vectors = np.concatenate([np.tile([[1.0, 2.0, 3.0]], (300, 1)), clustered(200, 3)])
     ids = np.random.default_rng(0).permutation(500).astype(np.int64)
     write_part([(ids, vectors)], tmp_path, 0, 3, 500)

@@ -29,7 +29,7 @@ def test_ids_of_64_bits_survive_and_must_differ(tmp_path: Path) -> None:
     assert VectorPart.open(tmp_path, 0).ids.tolist() == [2**24 + 1, 2**62]
     with pytest.raises(DataError, match="ids occur twice; the first is 7"):
         write_part([(np.array([7, 7]), np.eye(2))], tmp_path, 1, 2, 2)
-    assert len(list(tmp_path.iterdir())) == 2  # the unfinished files of part 1 were removed
+    assert len(list(tmp_path.iterdir())) == 2  # only the two files of part 0 exist, those of part 1 were removed
 
 
 def test_the_error_names_a_damaged_file(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_a_wide_search_finds_the_true_neighbours(index: VectorIndex) -> None:
-    """Ids and distances must equal the result of brute force.
+    """Ids and distances of all results must equal those of a search by brute force.
 
     For `ivf_pq`, whose codes have few bits, more than 90% of the results must be as near as the true neighbours.
     """
@@ -51,7 +51,7 @@ def test_ids_above_the_integers_of_float32_survive(index: VectorIndex) -> None:
 
 @pytest.mark.parametrize("shards", [2, 3, 4])
 def test_results_do_not_depend_on_the_number_of_shards(index: VectorIndex, shards: int) -> None:
-    """Results must also be equal if only some of the lists are searched."""
+    """Results must be equal for any number of shards, also if a search only visits some inverted lists."""
     whole = index.search(QUERIES, 7)
     numbers = list(range(len(index.facts.parts)))
     parts = [VectorIndex.open(index.folder, None, numbers[shard::shards]) for shard in range(shards)]

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Config:
-    """Returns a configuration of three sources, general text, a pool and a task, whose texts overlap in modified forms.
+    """Returns a configuration with three sources, general text, a pool and a task. Their texts partly overlap.
 
     All jobs share one store, so each text is prepared once.
     """
@@ -49,7 +49,7 @@ def config(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Config:
         return write(folder / f"{name}.jsonl", with_labels(texts))
 
     def some(first: int, last: int, name: str) -> str:
-        """Writes a range of the texts, and 60 random texts: unchanged, in capitals or with a new last word."""
+        """Writes a range of the texts and 60 random texts, each unchanged, in capitals or with a new last word."""
         shared = [[text, text.upper(), text.rsplit(" ", 1)[0] + " changed"][draw.randrange(3)] for text in texts]
         return file(name, [*texts[first:last], *draw.sample(shared, 60)])
 
@@ -71,7 +71,7 @@ def config(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Config:
 
 
 def prepared_for(kind: str, stage: Stage[Any], store: Store) -> list[Path]:
-    """Returns the folders of the prepared texts that the stages of a kind read."""
+    """Returns the folders of the prepared texts that are read by all stages of one kind, such as `train`."""
     found = {text.key: text for each in tree(stage) if each.kind == kind for text in each.inputs.values()}
     return [ensure(text, store).path for text in found.values() if text.kind == "prepare"]
 

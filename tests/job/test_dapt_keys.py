@@ -28,8 +28,8 @@ TRAINED = {"training", "after", "export"}
 ALL = {*LISTINGS, "domain", "general", *TRAINED, "before"}
 PREPARED = {"domain", "general", "before", *TRAINED}
 
-# Every field belongs to one of the three tables below. Choose the table of a new field: a field may change results (of
-# which stages?), change only how work is done, or name an input that is identified by its content.
+# Every field belongs to one of the three tables below. A field may change the results of some stages, change only how
+# work is done, or name an input that is identified by its content. Add each new field to one of the tables.
 WHAT: dict[str, tuple[Any, set[str]]] = {
     "seed": (1, TRAINED),
     "corpus.source": ("docstrings", {"domain.listing", *DOMAIN}),
@@ -180,7 +180,7 @@ WITH: dict[str, tuple[dict[str, Any], Any, set[str]]] = {
     "das.injected_dropout": (DAS, 0.2, TRAINED),
     "das.plasticity_floor": (DAS, 0.2, TRAINED),
     "das.share": (DAS, 0.5, TRAINED),
-    "das.embeddings": (DAS, "frequency", set()),  # the field matters only with several domains, as in a sequence
+    "das.embeddings": (DAS, "frequency", set()),  # only matters in a sequence of several domains
     "das.contrast_weight": (DAS, 0.5, TRAINED),
     "das.contrast_temperature": (DAS, 0.1, TRAINED),
     "das.contrast_documents": (DAS, 62, TRAINED),
@@ -197,7 +197,7 @@ CONTENT = {
 OF_DECODERS = ("model.attention",)
 """Fields that only decoders have. Other tests check them."""
 BY_POINTS = ("training.keep", "training.keep_metric", "evaluation.probe", "evaluation.probe_pooling")
-"""Fields of measurements while the model trains, which `tests/stage/test_measured_training.py` checks."""
+"""Fields that configure measurements during training, which `tests/stage/test_measured_training.py` checks."""
 PUSHED = ("export.push",)
 """The field that adds a stage after the export, which `tests/stage/test_push_model.py` checks."""
 GENERATED = ("mixture.replay_kind", "mixture.rephrased_fraction")
@@ -416,7 +416,7 @@ def test_the_folder_of_the_model_does_not_count(config: Config, tmp_path: Path) 
     shutil.copytree(config.model.path, tmp_path / "copy")
     for name, value in (
         ("model.path", str(tmp_path / "copy")),
-        ("model.revision", "v2"),  # the model is a local folder, which has no revisions
+        ("model.revision", "v2"),  # a model in a local folder has no revisions
         ("model.tokenizer", str(tmp_path / "copy")),
         ("model.trust_remote_code", True),
     ):

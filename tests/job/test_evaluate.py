@@ -123,7 +123,7 @@ def with_another_tokenizer(config: Config) -> Config:
 
 
 def test_an_equal_tokenizer_in_different_files_counts_as_the_same(config: Config) -> None:
-    """When transformers saves a tokenizer, the saved settings differ from the settings in the original folder."""
+    """If transformers saves a tokenizer, its files differ from the original files, but the tokenizer is the same."""
     folder = Path(config.comparison.models[0].path)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "local_files_only": False}))
@@ -180,7 +180,7 @@ def test_the_whole_job(
     assert found.change[0] == [0.0, 0.0, 0.0]
     for place in range(3):
         assert found.change[1][place] == pytest.approx(found.loss[1][place] - found.loss[0][place])
-    assert found.documents["general"] == 35  # All general text is held out.
+    assert found.documents["general"] == 35  # The 35 documents are all of the general text.
     # The overlap is unknown, because the origin of the models' training text is unknown.
     assert found.overlap == dict.fromkeys(found.models, dict.fromkeys(found.domains))
     assert found.pseudo_perplexity

@@ -1,4 +1,4 @@
-"""Tests the stages that generate text: what their keys depend on, refused settings, and separate training text."""
+"""Tests the stages that generate text: what their keys depend on, refused settings, and copies of measured text."""
 
 import json
 import shutil

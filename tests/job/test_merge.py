@@ -1,4 +1,4 @@
-"""The merge job: its stages and key, refused configurations, and the loading of merged models."""
+"""Tests the merge job: its stages and key, refused configurations, and the loading of merged models."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Jobs with training.phases: their stages, and which of them run again after a change."""
+"""Tests jobs with `training.phases`: their stages, and which stages run again after a change of the configuration."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tests that parsing, help, plans, chains and reports read the table of jobs, and that no other code lists the jobs."""
+"""Tests that parsing, help, plans, chains and reports use the table of jobs. No other code may list the jobs."""
 
 import ast
 import json
@@ -72,14 +72,14 @@ def arguments(values: dict[str, Any]) -> list[str]:
     return [f"--{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in values.items()]
 
 
-# --- the table
+# --- the table of jobs
 
 
 def test_the_table_lists_these_jobs() -> None:
     assert list(JOBS) == NAMES
     assert all(job.name == name == job.kind.name for name, job in JOBS.items())
     assert len({job.kind.description for job in JOBS.values()}) == len(NAMES)
-    assert JOBS["dapt"].kind is DAPT  # `DAPT` is the default of `kind` where a configuration is parsed.
+    assert JOBS["dapt"].kind is DAPT  # the parser's parameter `kind` has the default `DAPT`
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -108,7 +108,7 @@ def test_no_other_code_lists_the_jobs() -> None:
     assert lists == []
 
 
-# --- readers of the table
+# --- code that reads the table of jobs
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -203,7 +203,7 @@ Plan = Callable[..., tuple[Any, str]]
 
 @pytest.fixture
 def plan(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Plan]:
-    """Yields a function that runs `jobs/chain.py plan` in this process and returns the last stdout line, and stderr."""
+    """Yields a function that runs `jobs/chain.py plan` in this process. It returns stdout's last line and stderr."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def run(*given: str) -> tuple[Any, str]:

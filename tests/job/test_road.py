@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = ("adapt/cli", "adapt/job", "adapt/runner", "adapt/stage", "adapt/train", "ray")
 """Layers of the code from top to bottom.
 
-Calls go downwards. The runner imports no kinds of stages. It only uses the class `Stage`.
+Calls go downwards. The runner does not import any particular stage. It only uses their base class `Stage`.
 """
 MOST = 9
 """Maximum number of calls in a list."""
@@ -44,7 +44,7 @@ class Hop:
 
 
 def roads() -> list[list[Hop]]:
-    """Returns the numbered lists of calls in the page's section."""
+    """Returns the numbered lists of calls in a section of docs/develop/design.md."""
     text = (ROOT / "docs" / "develop" / "design.md").read_text(encoding="utf-8")
     section = text.split("\n## The road of a job\n")[1].split("\n## ")[0]
     found = []
@@ -120,7 +120,7 @@ def target(hop: Hop) -> Place:
     """Returns the function that a listed call refers to, as read from the source.
 
     Raises:
-        LookupError: the source has no such call, or `here` cannot be the called function.
+        LookupError: the source has no such call, or the called function named in the list cannot be right.
     """
     calls = [ast.unparse(node.func) for node in ast.walk(body(hop.start)) if isinstance(node, ast.Call)]
     if hop.called not in calls:

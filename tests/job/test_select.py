@@ -101,7 +101,7 @@ def test_dapt_can_train_on_a_selection_instead_of_a_corpus(config: Config) -> No
     (text,) = export.training.corpora.values()
     assert selected(text).way == "random"
     assert text == export.domain
-    assert text.what()["corpus"]["heldout_fraction"] == 0.01  # the share that is held out to measure on
+    assert text.what()["corpus"]["heldout_fraction"] == 0.01  # share of the selection that is held out for evaluation
 
 
 def test_dapt_with_a_corpus_says_that_it_selects_nothing(config: Config, capsys: pytest.CaptureFixture[str]) -> None:

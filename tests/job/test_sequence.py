@@ -84,7 +84,7 @@ def test_all_domains_so_far_are_tested_after_each_domain(config: Config) -> None
 
 def test_without_the_full_matrix_a_task_is_tested_after_its_own_domain_and_the_last(config: Config) -> None:
     assert taught(built(config)) - taught(built(config, full_matrix=False)) == {("cs", 0, 2), ("cs", 1, 2)}
-    for mode in ("separate", "joint"):  # `separate` and `joint` test each task once anyway.
+    for mode in ("separate", "joint"):  # These two modes test each task only once, even with the full matrix.
         full = built(plain(config), mode=mode)
         assert built(plain(config), mode=mode, full_matrix=False).inputs.keys() == full.inputs.keys()
 
@@ -119,7 +119,7 @@ def test_a_domain_added_later_has_its_own_evaluation_sets(config: Config) -> Non
 
 
 def test_domains_and_replay_leave_out_the_same_measured_text(config: Config) -> None:
-    """Also checks stages of a single domain, because general text belongs to the whole sequence."""
+    """Checks the training text of every domain and the replayed text: each leaves out the measured general text."""
     mixture = replace(config.mixture, replay_paths="data/more.jsonl", replay_fraction=0.1)
     # these files are also measured as general text
     sources = [*config.corpus.sources, SourceConfig("wiki", paths="data/general.jsonl")]
@@ -204,7 +204,7 @@ def test_joint_domains_are_sources_of_one_training_with_the_total_length(config:
 def test_a_forecast_gives_sources_their_weights(
     config: Config, monkeypatch: pytest.MonkeyPatch, mode: str, shares: list[float]
 ) -> None:
-    """A single domain needs no weights. A domain that is not in the order gets no share."""
+    """A single domain needs no weights. A domain that is missing in `sequence.order` gets no share."""
     sources = [replace(each, weight=weight) for each, weight in zip(config.corpus.sources, (1, 5, 3), strict=True)]
     weighted = replace(plain(config), corpus=replace(config.corpus, sources=sources))
     training = trainings(built(weighted, order=["cs", "reviews"], mode=mode))[0]

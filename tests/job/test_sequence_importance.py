@@ -1,4 +1,4 @@
-"""Importance in jobs with the method DAS: the text for measuring it, the stages that use it, and its key."""
+"""Tests importance in jobs with method DAS: the text it is measured on, the stages that use it, and its key."""
 
 import json
 from dataclasses import replace
@@ -67,7 +67,7 @@ def test_without_general_importance_the_first_domain_is_unmasked(config: Config)
 
 
 def test_injected_dropout_also_applies_to_the_contrast(config: Config) -> None:
-    """Without measured importance, only the contrastive loss uses the dropout. The key depends on it only then."""
+    """Checks a job without general importance. The key depends on the dropout only if there is a contrastive loss."""
 
     def first(**changes: Any) -> Train:
         return built(config, general_importance="none", **changes).steps[0].training
@@ -77,7 +77,7 @@ def test_injected_dropout_also_applies_to_the_contrast(config: Config) -> None:
 
 
 def test_importance_is_measured_on_the_training_text_of_sources(config: Config) -> None:
-    """With several sources or tasks, the combined text has held-out shards only, so the text of each source is used."""
+    """With several sources or tasks, the combined text only has held-out shards, so each source's own text is used."""
     training = dapt_stages(Context.of(replace(config, tasks=[]))).training
     assert importance(training.past).texts == tuple(training.corpora[name] for name in DOMAINS)
     both = [replace(config.tasks[0], name=name) for name in ("one", "two")]
@@ -103,9 +103,9 @@ def test_importance_is_measured_on_the_training_text_of_sources(config: Config) 
 def test_the_key_of_importance_depends_on_these_fields(
     config: Config, field: str, value: Any, general: bool, domain: bool
 ) -> None:
-    """Compares `what` of the second stage that measures importance, and not the stage's key.
+    """Compares the result of `what()` of the stage that measures the first domain's importance.
 
-    The key also depends on all fields of the previous training run.
+    The key of this stage would not do, because it also depends on all fields of the previous training run.
     """
     first, second = measured(built(config)), measured(built(config, **{field: value}))
     assert (first[0].key != second[0].key) == general

@@ -1,4 +1,4 @@
-"""Sequences of domains that are refused before anything runs."""
+"""Tests that wrong sequences of domains are refused before anything runs."""
 
 import json
 from dataclasses import replace

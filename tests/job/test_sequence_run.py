@@ -80,7 +80,7 @@ class Ran:
         return self.done.result
 
     def of(self, stage: Stage[R]) -> Finished[R]:
-        """Returns the finished form of another stage of the sequence."""
+        """Returns another stage of the sequence together with its stored result."""
         record = self.store.find(stage.kind, stage.name, stage.key)
         assert record
         return Finished.of(stage, record)
@@ -184,7 +184,7 @@ def test_its_summary_is_shown(das: Ran, capsys: pytest.CaptureFixture[str]) -> N
 def test_a_domain_added_later_redoes_nothing(das: Ran, config: Config) -> None:
     longer = run(config, das, order=["one", "two", "three"])
     known, found = das.done.record.inputs, longer.done.record.inputs
-    # Stages named `past.` are measured after the last domain, so they differ.
+    # Inputs named `past.` were measured after the last domain, which is another domain here, so they differ.
     shared = {name for name in known if not name.startswith("past.")}
     assert all(found[name] == known[name] for name in shared)
     assert found["steps.2.past.importance"] == known["past.importance"]
@@ -231,7 +231,8 @@ def test_a_job_killed_in_its_second_domain_gives_the_same_result(
     figures = record["metrics"]
     lost = figures["lost_device_seconds"]
     assert 0 < figures["goodput"] < 1
-    assert min(lost["start"], lost["restart"]) > 0  # the time of both jobs counts; no device was held between them
+    # sums over the killed and the restarted job, without the time between the jobs
+    assert min(lost["start"], lost["restart"]) > 0
     assert figures["held_device_seconds"] * (1 - figures["goodput"]) == pytest.approx(sum(lost.values()), abs=0.1)
     assert record["cost"]["device_seconds"] == figures["held_device_seconds"]
 
@@ -277,7 +278,7 @@ def test_each_method_trains_a_second_domain_with_its_knowledge_of_the_first(
         assert das.of(second.past["moments"]).result.domains == 2
     else:
         assert set(sources) == {"domain", "one"}
-        assert 0.3 < sources["one"].share < 0.7  # about half of the 48 rows
+        assert 0.3 < sources["one"].share < 0.7  # about half of the 48 rows are replayed from domain `one`
 
 
 @pytest.mark.slow

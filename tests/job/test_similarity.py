@@ -1,4 +1,4 @@
-"""The similarity job, which compares domains: its stages, and configurations that are refused. Nothing runs."""
+"""Tests the stages of the similarity job, which compares domains, and refused configurations. Nothing is run."""
 
 import shutil
 from dataclasses import replace

@@ -29,10 +29,10 @@ SELECTED: dict[str, tuple[Any, set[str]]] = {
     "pool_text_field": ("body", TRAINED),
     "target_paths": ("data/more.jsonl", TRAINED),
     "kind": ("tests.select.pools:Longest", TRAINED),
-    "target_text_field": ("body", set()),  # has no effect without `target_paths`
-    "keep": (3.0, set()),  # has no effect without a list of selections
-    "measure_loss": (False, set()),  # only jobs/select.py uses this field
-    "embedder": ("static", set()),  # has no effect if the kind of selection reads no vectors
+    "target_text_field": ("body", set()),  # `target_text_field` has no effect without `target_paths`
+    "keep": (3.0, set()),  # `keep` has no effect without a list of selections
+    "measure_loss": (False, set()),  # only jobs/select.py uses `measure_loss`
+    "embedder": ("static", set()),  # `embedder` has no effect if the selection reads no vectors
     "index": ("hnsw", set()),
     "min_recall": (0.5, set()),
 }
@@ -77,7 +77,7 @@ UNSEEN = [("one", "dev"), ("one", "test")]
 
 def test_every_field_is_classified() -> None:
     assert {field.name for field in fields(TaptConfig)} == {*TAPT, "pool_text_field"}
-    # tests/job/test_tapt_selection.py covers `kind`, and the other two fields are alternative budgets
+    # the two fields in `ways` are alternatives to `per_example`
     ways = {"documents", "tokens"}
     assert {field.name for field in fields(SelectConfig)} == {*SELECTED, *ways}
 
@@ -153,7 +153,7 @@ def test_several_tasks_are_sources_of_one_training(config: Config) -> None:
     training = built(config, tasks=[more]).training
     assert list(training.inputs) == ["corpora.one", "corpora.two"]
     assert training.what()["mixture"]["sources"] == ["one", "two"]
-    for text in training.corpora.values():  # A training text of one task may be a test text of the other task.
+    for text in training.corpora.values():  # Each task's training text leaves out the dev and test texts of both tasks.
         assert {task for task, _ in named(texts(text).unseen)} == {"one", "two"}
 
 
@@ -244,7 +244,7 @@ def test_evaluation_sets_are_left_out_of_all_training_text(everything: Config) -
 
 
 def test_near_copies_are_searched_among_the_same_documents(everything: Config) -> None:
-    """The stages `dedup` and `prepare` must leave out the same dev and test text, because they number the documents."""
+    """The stages `dedup` and `prepare` must leave out the same dev and test text, because both number the documents."""
     near = replace(everything, corpus=replace(everything.corpus, deduplicate="near"))
     pool = built(near).training.corpora[POOL]
     assert isinstance(pool, Prepare)

@@ -1,4 +1,4 @@
-"""TAPT with a user-defined selection: from the command line to the selected documents, and the selection's key."""
+"""Tests TAPT with a user-defined selection, from the command line to the selected documents, and its key."""
 
 import json
 import sys
@@ -65,7 +65,8 @@ def test_the_documents_with_the_highest_scores_are_selected(tmp_path: Path, tiny
         *(f"--task.{split}={file}" for split, file in files.items()),
         f"--select.pool_paths={write(tmp_path / 'pool.jsonl', [{'text': text} for text in POOL])}",
         "--select.per_example=1",
-        "--tapt.transductive=true",  # Otherwise, dev and test texts would have to be prepared first, which needs Ray.
+        # Without this option, the job would need Ray, to prepare the dev and test texts before the selection.
+        "--tapt.transductive=true",
         "--select.kind=own_selection:Alike",
         "--alike.at_least=3",
         "--corpus.cleaning=[]",

@@ -1,4 +1,4 @@
-"""Tests the columns of a job's text that an objective needs, and how general text is measured, replayed or left out."""
+"""Tests which columns an objective needs in prepared text, and how general text is measured, replayed or left out."""
 
 import shutil
 from dataclasses import replace

@@ -1,4 +1,7 @@
-"""Small configurations for tests of keys. Files have one line each, and a model's folder has only a config.json."""
+"""Provides small configurations for tests of keys.
+
+Each file of text has one line, and the folder of a model contains only a config.json.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -35,7 +38,7 @@ def keyed_model(folder: Path) -> Path:
 
 
 def enter(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> Config:
-    """Creates a folder with a model and the named files, and changes to it. Returns the fields that all jobs share."""
+    """Makes `folder` the working directory and writes a model and text files. Returns fields that all jobs share."""
     monkeypatch.chdir(folder)
     (folder / "data").mkdir()
     for name in names:

@@ -1,4 +1,4 @@
-"""Fixtures that run commands or return the arguments of valid jobs."""
+"""Provides fixtures that run commands or return the arguments of valid jobs."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Tests that errors that would occur after the preparation of a corpus are raised before it is read, also by plans."""
+"""Tests that jobs and plans raise errors of later stages before they read the corpus."""
 
 import json
 import shutil

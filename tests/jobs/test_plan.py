@@ -1,4 +1,4 @@
-"""Tests the plans of jobs. Commands make plans without starting Ray."""
+"""Tests the plans of jobs, which show the stages to run. Commands print plans without starting Ray."""
 
 import json
 from pathlib import Path

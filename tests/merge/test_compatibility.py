@@ -23,7 +23,7 @@ def size(tiny_bert: Path) -> int:
 
 
 def test_models_with_the_tokens_of_the_base_have_no_new_ones(tmp_path: Path, tiny_bert: Path) -> None:
-    """A chat template does not make a tokenizer different."""
+    """Tokenizers that only differ in their chat template count as equal."""
     folder = Path(shutil.copytree(tiny_bert, tmp_path / "copy"))
     (folder / "chat_template.jinja").write_text("{{ messages }}")
     assert new_tokens(at(tiny_bert), [at(folder), at(tiny_bert)]) is None
@@ -62,7 +62,7 @@ def test_a_token_with_the_id_of_a_token_of_the_base_is_refused(tmp_path: Path, t
     with pytest.raises(ModelError, match="2 tokens differ") as caught:
         new_tokens(at(tiny_bert), [at(folder)])
     assert f"'{min(word, 'zzz')}'" in str(caught.value)
-    file.unlink()  # without this file, transformers loads the tokenizer and raises an error
+    file.unlink()  # if tokenizer.json is missing, transformers loads the tokenizer and raises an error
     with pytest.raises(ModelError):
         new_tokens(at(tiny_bert), [at(folder)])
 

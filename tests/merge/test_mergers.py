@@ -128,7 +128,7 @@ def test_ties_trims_over_all_tensors_elects_signs_and_averages_what_agrees(
 
 
 def test_ties_by_hand() -> None:
-    """Density 0.4 keeps the two largest of each model's five differences.
+    """Checks TIES with density 0.4, which keeps the two largest of each model's five differences from the base.
 
     At index 1, both differences are negative and their mean is -3. At index 3, the signs disagree: the sum 3 - 5 is
     negative, so only -5 is used.

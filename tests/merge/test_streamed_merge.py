@@ -200,7 +200,7 @@ def first(base: dict[str, Tensor]) -> int:
 def test_new_rows_of_one_model_are_unchanged_at_every_share(
     tmp_path: Path, tiny_bert: Path, base: dict[str, Tensor], first: int, share: float
 ) -> None:
-    """Rows of new tokens and a padding row are copied from the model. Rows of the base are interpolated."""
+    """Rows of new tokens and a padding row are copied from the extended model. Other rows are interpolated."""
     model = extended(tmp_path / "model", tiny_bert, WORDS, filling=1)
     tokens = NewTokens(first, 3, (0,))
     found = weights_in(merged_in(tmp_path / "out", tiny_bert, model, share=share, tokens=tokens))

@@ -38,7 +38,8 @@ def test_a_domain_trains_only_its_own_adapters(tiny_bert: Path, tmp_path: Path) 
     named = "bert.domains.vectors"
     assert {name for name in after if name not in before} == trained
     assert all(torch.equal(before[name], after[name]) for name in before if name != named)
-    again = learnt(tmp_path / "two", "cs", tmp_path / "three")  # trains "cs" again, starting from its own adapters
+    # a second training on "cs" starts from the adapters of "cs"
+    again = learnt(tmp_path / "two", "cs", tmp_path / "three")
     assert {name for name, each in again.named_parameters() if each.requires_grad} == {
         name for name, each in first.named_parameters() if each.requires_grad
     }

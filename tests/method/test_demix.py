@@ -22,7 +22,7 @@ PROTOTYPES = {"cs": 0.0, "bio": 10.0, "law": 7.0, "news": 1.0}
 
 
 def prepared(folder: Path, domain: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Demix, Any]:
-    """Returns a method and its model before training on a domain, whose prototype is the vector in PROTOTYPES."""
+    """Returns the method and the model before training on a domain. The domain's prototype is set to PROTOTYPES."""
     prototype = torch.full((32,), PROTOTYPES[domain])
     monkeypatch.setattr("adapt.method.domain_sets.prototype_of", lambda model, texts: prototype)
     method = Demix(DemixOptions(**options))
@@ -51,7 +51,8 @@ def test_a_domain_trains_only_its_own_experts(tiny_bert: Path, tmp_path: Path, m
     assert all(torch.equal(before[name], after[name]) for name in before if not name.endswith("domains.vectors"))
     for name in ("cs", "bio"):
         assert torch.equal(logits(load_model(tmp_path / "two", domain=name)), logits(first if name == "cs" else second))
-    again = prepared(tmp_path / "two", "cs", monkeypatch)[1]  # trains "cs" again, starting from its own experts
+    # a second training on "cs" starts from the experts of "cs"
+    again = prepared(tmp_path / "two", "cs", monkeypatch)[1]
     assert torch.equal(logits(again), logits(first))
     assert {name for name, each in again.named_parameters() if each.requires_grad} == {
         name for name, each in first.named_parameters() if each.requires_grad
@@ -82,7 +83,8 @@ def test_a_saved_model_lists_its_experts(tiny_bert: Path, tmp_path: Path, monkey
     assert two
     experts = 2 * 2 * base.layers * base.hidden * base.inner
     assert 0 <= two.parameters - base.parameters - experts < 0.05 * experts  # all other new parameters are biases
-    assert two.layer_parameters == base.layer_parameters  # each token passes through one expert
+    # a token uses as many layer parameters as before, because it passes through only one expert
+    assert two.layer_parameters == base.layer_parameters
     check(tmp_path / "two")
     config = json.loads((tmp_path / "two" / "config.json").read_text())
     for entry in config["additions"]:

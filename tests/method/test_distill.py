@@ -50,7 +50,7 @@ def by_hand(model: Any, seen: Corrupted, options: DistillOptions) -> tuple[Tenso
 @pytest.mark.parametrize("size", [8, 3])
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "weight": 0.3}, {"of": "states", "weight": 5.0}])
 def test_loss_distance_and_gradient_equal_those_of_transformers(options: dict[str, Any], size: int) -> None:
-    """Checks one micro-batch of 8 rows and micro-batches of up to 3 rows."""
+    """Compares with transformers, for one micro-batch of 8 rows and for micro-batches of up to 3 rows."""
     (method, model), seen = prepared(**options), rows()
     count = len(seen.targets)
     total = torch.zeros(())
@@ -74,7 +74,7 @@ OTHER = Path("other")
 
 
 def either(folder: Path) -> Any:
-    """Returns the model of BEFORE. For another folder, returns a model with different weights."""
+    """Returns one of two teachers. The folder OTHER has different weights from all other folders."""
     model = loaded(BEFORE)
     if folder == OTHER:
         with torch.no_grad():
@@ -124,7 +124,7 @@ def test_the_work_and_memory_of_teachers_are_counted() -> None:
 
 
 def test_the_distance_is_0_at_first() -> None:
-    """Checks that the distance is 0 before the first step, when model and teacher are equal."""
+    """Checks that the distance from the teacher is 0 before the first step, because both models are equal."""
     method = Distill(DistillOptions())
     model = method.prepare_model(toy.model(), Setting(load=loaded))
     ((_, extra),) = method.losses(model, [rows()], toy.Objective(), 0, 10)

@@ -41,7 +41,7 @@ STRONG: dict[str, dict[str, Any]] = {
     "prompt": {"length": 2},
     "prompt for all": {"length": 2, "per_domain": False},
 }
-"""Options with which each method has a strong effect, keyed by a name that starts with the method's kind."""
+"""Options with which each method has a strong effect. The first word of a key is the method's name."""
 OFF: dict[str, dict[str, Any]] = {
     "ewc": {"strength": 0.0},
     "distill": {"weight": 0.0},
@@ -75,9 +75,10 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def run_of(name: str, past: dict[str, Path], case: Case, **options: Any) -> Trained:
-    """Describes a training run.
+    """Describes a training run with a method.
 
-    Its anchor weights differ from its initial weights, so that the first step is affected.
+    The anchor (the weights that a method pulls towards or distils from) differs from the initial weights. Otherwise,
+    such a method would have no effect on the first step.
     """
     is_second, has_module = kind_of(name) in SECOND, "module" in name
     kind, given = kind_of(name), STRONG[name] | options
@@ -109,7 +110,8 @@ def test_zero_stages_and_ranks_do_not_change_the_result(
 ) -> None:
     stages = stages_of(name)
     (expected,) = ranks(1).run(train_all, [run_of(name, past, Case())])[0]
-    both = plain.weights.keys() & expected.weights.keys()  # a grown model also has other parameters
+    # ELLE's grown model has further parameters, which are not compared
+    both = plain.weights.keys() & expected.weights.keys()
     assert any(not torch.equal(expected.weights[name], plain.weights[name]) for name in both)
     cases = [Case(stage, micro_batch=size) for stage in stages for size in ((4, 2) if stage == 0 else (2,))]
     for found in ranks(2).run(train_all, [run_of(name, past, case) for case in cases])[0]:
@@ -118,7 +120,7 @@ def test_zero_stages_and_ranks_do_not_change_the_result(
 
 @pytest.mark.parametrize("name", STRONG)
 def test_resuming_does_not_change_the_result(ranks: Any, past: dict[str, Path], name: str, tmp_path: Path) -> None:
-    """Checks that a resumed run is exactly equal, at the method's first and last ZeRO stage."""
+    """Checks that a resumed run equals an uninterrupted run exactly, at the method's first and last ZeRO stage."""
     stages = stages_of(name)
     whole = [Case(stage, dropout=0.1) for stage in {stages[0]: 0, stages[-1]: 0}]
     folders = [tmp_path / str(case.zero_stage) for case in whole]
@@ -134,7 +136,7 @@ def test_resuming_does_not_change_the_result(ranks: Any, past: dict[str, Path], 
 
 @pytest.mark.parametrize("name", OFF)
 def test_a_method_that_is_off_is_plain_training(ranks: Any, past: dict[str, Path], name: str) -> None:
-    """Checks exact equality in fp32 and in fp16, where the loss is scaled."""
+    """Compares a method without effect with plain training, exactly, in fp32 and in fp16, where the loss is scaled."""
     cases = [Case(stage, dropout=0.1, precision=precision) for stage, precision in ((0, "fp32"), (2, "fp16"))]
     offs = [replace(run_of(name, past, case, **OFF[name]), is_second=False, room=0) for case in cases]
     runs = [each for case, off in zip(cases, offs, strict=True) for each in (Trained(case, "plain"), off)]

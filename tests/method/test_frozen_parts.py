@@ -1,4 +1,4 @@
-"""Tests which parts of a model train with methods freeze and expand."""
+"""Tests which parts of a model are trained by the methods `freeze` and `expand`."""
 
 import copy
 import json
@@ -138,7 +138,7 @@ def test_only_new_layers_train(family: str) -> None:
     loss = model(input_ids=torch.tensor([[5, 6, 7]])).logits.square().mean()
     loss.backward()
     moved = [name for name, each in model.named_parameters() if each.grad is not None and each.grad.any()]
-    assert moved  # the new layers' zero projections get a gradient
+    assert moved  # the new layers' output projections are 0, but get a gradient
 
 
 @pytest.mark.parametrize("every", [1, 2])

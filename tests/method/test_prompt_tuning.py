@@ -42,7 +42,8 @@ def test_a_domain_trains_only_its_own_prompt(tiny_bert: Path, tmp_path: Path) ->
     known = domains_of(load_model(tmp_path / "two"))
     assert known is not None
     assert known.names == ["cs", "bio"]
-    again = learnt(tmp_path / "two", "cs", tmp_path / "three")  # trains "cs" again, starting from its own prompt
+    # a second training on "cs" starts from the prompt of "cs"
+    again = learnt(tmp_path / "two", "cs", tmp_path / "three")
     assert torch.equal(sets_of(again)[0][0].vectors, sets_of(first)[0][0].vectors + 1)
 
 
@@ -129,7 +130,7 @@ def test_added_passes_and_memory_of_prompts() -> None:
 
 
 def test_prompts_cost_more_with_more_documents() -> None:
-    """Checks the added cost: each document's 50 prompt vectors pass through the layers and need memory.
+    """Checks the cost of prompts: 50 prompt vectors per document pass through the layers and need memory.
 
     If the mean length of documents is unknown or above the row length of 200 tokens, it is assumed to be 200.
     """
@@ -165,7 +166,8 @@ def test_a_domain_trains_only_its_own_prefixes(tiny_bert: Path, tmp_path: Path) 
     assert known is not None
     assert known.names == ["cs", "bio"]
     torch.testing.assert_close(logits(load_model(tmp_path / "two", domain="cs")), logits(first))
-    again = learnt_prefix(tmp_path / "two", "cs", tmp_path / "three")  # trains "cs" again, starting from its own prefix
+    # a second training on "cs" starts from the prefix of "cs"
+    again = learnt_prefix(tmp_path / "two", "cs", tmp_path / "three")
     assert torch.equal(sets_of(again)[0][0].keys, sets_of(first)[0][0].keys + 1)
 
 
@@ -189,7 +191,8 @@ def test_a_new_prefix_depends_on_seed_and_domain(tiny_bert: Path) -> None:
     assert torch.equal(first(seed=1, number=1), first(seed=1, number=1))
     assert not torch.equal(first(seed=1, number=1), first(seed=1, number=2))
     assert not torch.equal(first(seed=1, number=1), first(seed=2, number=1))
-    assert first(length=300).abs().sum((1, 2)).min() > 0  # 300 exceeds the model's positions
+    # a prefix of 300 vectors is longer than the model's table of positions
+    assert first(length=300).abs().sum((1, 2)).min() > 0
 
 
 def check_prefix(folder: Path, streaming: bool = False, **options: Any) -> None:

@@ -74,7 +74,7 @@ def test_past_rows_are_equally_likely_and_have_their_share() -> None:
     assert mixture.slots == (700, 200, 100)
     domain, *past, general = mixture.drawn(20_000)
     assert (domain, general) == (14_000, 2_000)
-    assert past == [3_000, 1_000]  # in proportion to the domains' 30 and 10 rows
+    assert past == [3_000, 1_000]  # 4,000 samples, divided like the domains' 30 and 10 rows
     assert mixture.epoch == -(-1000 * 1000 // 700)  # number of rows of the mixture per pass over the domain
 
 

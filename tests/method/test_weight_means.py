@@ -51,7 +51,7 @@ def test_shares_0_and_1_give_the_two_models() -> None:
 
 
 def test_a_base_of_another_vocabulary_is_refused() -> None:
-    """Checks that `prepare_model` raises the error, so that a user sees the error before training."""
+    """Checks that `prepare_model` refuses a base model with another vocabulary, so before training starts."""
     method, larger = Interpolated(InterpolateOptions(towards="base")), toy.model()
     larger.cls.predictions.bias = torch.nn.Parameter(torch.zeros(99))
     with pytest.raises(ModelError, match=r"has no cls.predictions.bias of the trained model's shape \[99\]"):
@@ -63,7 +63,7 @@ def test_merge_returns_nothing_on_ranks_without_weights() -> None:
 
 
 class Moving:
-    """Replaces an engine. Its model consists of two numbers and a counter, which change with each step."""
+    """Replaces the training engine. The model consists of two numbers and a counter that change with each step."""
 
     step = 0
 
@@ -92,7 +92,7 @@ def averaged(steps: int, until: int | None = None, resumed_at: int | None = None
 
 @pytest.mark.parametrize("decay", DECAYS)
 def test_the_mean_equals_a_training_with_decayed_updates(decay: str) -> None:
-    """Compares the mean with a run whose updates after the first point are scaled by the decayed learning rate."""
+    """Compares a weighted mean of checkpoints with a run whose later updates are scaled by a decayed learning rate."""
     places = sorted(window_weights(100, AverageOptions(window=0.4, points=5, decay=decay)))  # type: ignore[arg-type]
     assert places == [60, 70, 80, 90, 100]
     expected = torch.tensor([60.0, 3600.0])
@@ -119,14 +119,14 @@ def test_a_resumed_training_gives_the_same_mean() -> None:
 
 
 def test_a_training_that_ends_early_gives_the_mean_so_far() -> None:
-    found = averaged(10, until=7, window=0.5, points=6)  # the planned points are steps 5 to 10
+    found = averaged(10, until=7, window=0.5, points=6)  # the planned mean is over steps 5 to 10
     torch.testing.assert_close(found["w"], torch.tensor([6.0, (25 + 36 + 49) / 3]))
     assert averaged(10, until=3, window=0.5)["w"].tolist() == [3.0, 9.0]
 
 
 def test_cut_short_says_how_much_of_the_window_was_reached() -> None:
     method = WindowAverage(AverageOptions(window=0.5, points=6))
-    method.prepare_model(None, Setting(length=10))  # the planned points are steps 5 to 10
+    method.prepare_model(None, Setting(length=10))  # the planned mean is over steps 5 to 10
     assert method.cut_short(10) == ""
     assert "over 3 of its 6 points" in method.cut_short(7)
     assert "which begins after step 5, was not reached" in method.cut_short(4)

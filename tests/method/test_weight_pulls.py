@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
 
 
 def other(folder: Path) -> nn.Module:
-    """Returns the model of a folder. For BASE, it is a model with other weights. Otherwise, it is the toy model."""
+    """Returns the toy model for any folder. For the folder BASE, its weights are slightly changed."""
     toy = model()
     if folder == BASE:
         with torch.no_grad():
@@ -133,7 +133,7 @@ def assert_close(found: Outcome, expected: Outcome) -> None:
 @pytest.mark.parametrize("options", [STRONG, BOTH])
 @pytest.mark.parametrize("world", [1, 2])
 def test_steps_equal_those_of_plain_torch(ranks: Any, world: int, options: L2spOptions) -> None:
-    """Checks weights, penalty and norms. Gradients are clipped by the gradient norm of loss plus penalty."""
+    """Compares weights, penalty and norms. Gradients are clipped by the gradient norm of loss plus penalty."""
     expected = reference(options, 4)
     for found in ranks(world).run(train, [(Case(stage), options) for stage in STAGES])[0]:
         assert_close(found, expected)
@@ -180,7 +180,7 @@ def test_an_offloaded_optimizer_is_clipped_by_the_same_norm(ranks: Any) -> None:
 
 
 def test_it_resumes_exactly(ranks: Any, tmp_path: Path) -> None:
-    """Checks that a resumed run is exactly equal. Its weights are still pulled to the start of the whole training."""
+    """Checks that a resumed run equals an uninterrupted run. Weights are pulled to the start of the whole training."""
     runs = [Case(stage, dropout=0.1) for stage in STAGES]
     folders = [tmp_path / str(number) for number, _ in enumerate(runs)]
     for folder in folders:
@@ -272,7 +272,7 @@ def test_fisher_information_equals_autograd_row_by_row() -> None:
 def test_the_gradient_is_strength_times_information_times_distance_moved(
     ranks: Any, tmp_path: Path, stage: int
 ) -> None:
-    """Checks the penalty and the gradient norm of two steps.
+    """Checks the penalty of EWC and the gradient norm in two steps.
 
     The first penalty is 0, because the weights have not moved. The second depends on how far the first step moved them.
     """
@@ -302,7 +302,7 @@ def test_the_gradient_is_strength_times_information_times_distance_moved(
 def test_the_stage_equals_a_computation_from_its_rows(
     tiny_bert: Path, corpus: Path, tmp_path: Path, ray_cluster: None
 ) -> None:
-    """Checks the stage with one and with two Ray tasks, and that no files of these tasks remain."""
+    """Checks the stage that measures Fisher information, with one and two Ray tasks. None of their files may remain."""
     results = [sum_up(summing(tiny_bert, corpus, _made(tmp_path / str(n)), n), FISHER_FILE, None) for n in (1, 2)]
     one, two = (load_file(tmp_path / str(n) / FISHER_FILE) for n in (1, 2))
     assert [file.name for file in (tmp_path / "2").iterdir()] == [FISHER_FILE]

@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
 
 
 def loaded(folder: Path) -> nn.Module:
-    """Returns the model of a folder. For BEFORE, it has other weights. Otherwise, it is the toy model."""
+    """Returns the toy model for any folder. For the folder BEFORE, random noise is added to its weights."""
     toy = model().eval()
     if folder == BEFORE:
         draw = torch.Generator().manual_seed(7)

@@ -24,7 +24,8 @@ def bert(tmp_path: Path) -> Path:
 @pytest.fixture
 def said(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], str]]:
     """Returns a function that collects transformers' log and the terminal output since its last call."""
-    logger = logging.getLogger("transformers")  # this logger does not propagate, so caplog listens to it directly
+    # caplog needs its own handler here, because this logger does not propagate messages
+    logger = logging.getLogger("transformers")
     logger.addHandler(caplog.handler)
 
     def collect() -> str:

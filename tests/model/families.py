@@ -38,7 +38,7 @@ ROWS = {
     "deberta-v2": DebertaV2Config(**BERT, **DEBERTA),
     "convbert": ConvBertConfig(**BERT, embedding_size=WIDTH),
 }
-"""Configs of models that compute each document as a row, which is padded or grouped with rows of equal length."""
+"""Configs of models without support for packed documents. Each document becomes a row, padded or grouped by length."""
 QWEN3 = Qwen3Config(**BERT, num_key_value_heads=1)
 """Config of a model whose layers have Llama's names and whose head width is independent of the hidden size."""
 

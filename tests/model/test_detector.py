@@ -85,7 +85,7 @@ def test_the_generator_draws_and_the_discriminator_scores_as_transformers_models
 def test_a_guessed_token_counts_as_original(tmp_path: Path, tiny_bert: Path) -> None:
     folder = written(tmp_path / "model", tiny_bert)
     model = load_detector(Pretrained(folder, folder), None, "separate")
-    assert model.generator.config.num_hidden_layers == 1  # a third of the discriminator's three layers
+    assert model.generator.config.num_hidden_layers == 1  # generators have a third of the layers
     packed, positions, targets, draws = sequence()
     model.generator.generator_lm_head.bias.data[targets[0]] += 100
     _, _, replaced = model(packed, positions, targets[:1].expand(3), draws)

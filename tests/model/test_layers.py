@@ -155,7 +155,8 @@ def test_compiled_layers_use_new_values_of_gates() -> None:
     model, plain = ready("bert"), ready("bert")
     gates, others = Gates(model), Gates(plain)
     for layer in layers_of(model):
-        layer.module.compile(backend="eager")  # as in adapt.train.model_options, but without compiling
+        # `adapt.train.model_options` also traces each layer, but then compiles it
+        layer.module.compile(backend="eager")
     draw = torch.Generator().manual_seed(0)
     values = {kind: torch.rand(each.shape, generator=draw) for kind, each in ones(model).items()}
     pairs = owned(values, ones(model))
@@ -170,7 +171,7 @@ def test_compiled_layers_use_new_values_of_gates() -> None:
         if given:
             found.sum().backward()
             assert all(each.grad is not None and each.grad.any() for each in leaves.values())
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0  # the layers were compiled
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0  # counts graphs, to check that layers were traced
 
 
 def touched(model: Any, kind: Kind) -> dict[str, Tensor]:

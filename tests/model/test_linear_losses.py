@@ -26,7 +26,8 @@ def inputs(bias: bool, dtype: torch.dtype = torch.float64) -> tuple[list[torch.T
 def test_cross_entropy_has_torchs_values_and_gradients(
     monkeypatch: pytest.MonkeyPatch, multiple: int, bias: bool, piece_rows: int, block_rows: int
 ):
-    monkeypatch.setitem(module.MULTIPLE, "cpu", multiple)  # of 1: on CPUs; of 16: 40 words are widened, as on GPUs
+    # 1 is the value for CPUs. With 16, the 40 words are padded to 48, as is usual on GPUs.
+    monkeypatch.setitem(module.MULTIPLE, "cpu", multiple)
     monkeypatch.setattr(module, "PIECE_BYTES", piece_rows * 4 * WORDS)
     monkeypatch.setitem(module.BLOCK_BYTES, "cpu", block_rows * 4 * WORDS)
     tensors, targets = inputs(bias, torch.float32)
@@ -104,7 +105,7 @@ def test_fp16_loses_no_small_gradient_and_none_overflows(rows: int):
     weight = torch.randn(20_000, 16, generator=draw, requires_grad=True)
     bias = torch.linspace(0, -20, 20_000, requires_grad=True)
     targets = torch.full((rows,), 7)
-    hidden.data[:, 0] = 300  # errors of all positions add up in one direction
+    hidden.data[:, 0] = 300  # adds up the gradients of all positions in one direction, so that fp16 could overflow
     weight.data[:, 0] = 0
     for each in (hidden, weight):
         each.data = each.data.half().float()
@@ -117,7 +118,7 @@ def test_fp16_loses_no_small_gradient_and_none_overflows(rows: int):
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == torch.float32
         error = (one.double() - other).norm(dim=-1) / other.double().norm(dim=-1)
-        assert error.max() < 1e-2  # this checks the word or position with the largest error
+        assert error.max() < 1e-2  # the relative error of every row (a word or a position)
 
 
 def test_gradients_of_fp16_states_are_multiplied_by_the_loss_scale_first():
@@ -134,7 +135,7 @@ def test_gradients_of_fp16_states_are_multiplied_by_the_loss_scale_first():
 
 
 def test_losses_of_certain_and_of_hopeless_predictions_are_exact():
-    """Checks a probability of 1, and a probability far below the smallest positive fp32 number."""
+    """Checks losses at a probability of 1, and at a probability far below the smallest positive fp32 number."""
     hidden, weight = torch.tensor([[1.0], [-1.0]]), torch.tensor([[500.0], [-500.0], [0.0]])
     _, losses = linear_cross_entropy(hidden, weight, None, torch.tensor([0, 0]))
     assert losses.tolist() == [0.0, 1000.0]

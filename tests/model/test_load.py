@@ -49,7 +49,7 @@ def test_tokenizer_does_not_truncate_pad_or_warn(bert: Path, said: Said) -> None
     assert len(tokenizer.backend_tokenizer.encode(LONG)) == 14
     assert len(tokenizer.backend_tokenizer.encode_batch(["the"])[0]) == 3
     assert len(tokenizer(LONG)["input_ids"]) == 14
-    assert tokenizer.model_max_length == 8  # the value is unchanged, because the exported model also has it
+    assert tokenizer.model_max_length == 8  # the folder's limit stays, for the exported model
     assert said() == ""
 
 

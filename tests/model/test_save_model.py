@@ -53,7 +53,8 @@ def test_loads_with_transformers_and_computes_the_same(bert: Path, tmp_path: Pat
 
 def test_weights_become_fp32_and_tied_ones_are_written_once(bert: Path, tmp_path: Path) -> None:
     model = trained(bert).to(torch.bfloat16)
-    copies = {name: tensor.clone() for name, tensor in model.state_dict().items()}  # copies hide which weights are tied
+    # copies do not show which weights are tied
+    copies = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     save_model(bert, copies, load_tokenizer(bert), tmp_path / "out")
     saved = load_file(tmp_path / "out" / "model.safetensors")
     assert {tensor.dtype for tensor in saved.values()} == {torch.float32}

@@ -90,7 +90,7 @@ def test_settings_of_the_library_are_read(tiny_bert: Path, tmp_path: Path) -> No
 
 
 def folder_of(folder: Path, *modules: tuple[str, str], **pooling: object) -> Path:
-    """Writes a folder in the format of older versions, and returns the subfolder that contains its transformer."""
+    """Writes a folder as older versions of sentence-transformers do, and returns the subfolder with the transformer."""
     inner = folder / "0_Transformer"
     for name in ("0_Transformer", "1_Pooling"):
         (folder / name).mkdir(parents=True)

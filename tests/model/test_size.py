@@ -24,7 +24,8 @@ def measured(model: PreTrainedModel) -> tuple[int, int]:
             elif module is decoder or "embedding" not in name:
                 head += module.weight.numel()
             else:
-                layers += module.weight.numel()  # this layer maps embeddings to the hidden size
+                # the projection from the embeddings to the hidden size counts as a layer
+                layers += module.weight.numel()
     return layers, head
 
 

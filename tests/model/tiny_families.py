@@ -30,7 +30,7 @@ SIZES: dict[str, Any] = {
     "qk_head_dim": 16,
     "vocab_size": VOCABULARY,
 }
-"""Sizes, keyed by the name of a setting. A config gets the sizes whose settings it has."""
+"""Small sizes, keyed by the name of a config's setting. A config only gets the settings that it already has."""
 OWN: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
     "codegen": {"n_head": 4},

@@ -20,7 +20,7 @@ def wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
 def packed(
     tokenizer: Tokenizer, texts: list[str], length: int, entities: list[list[Span]] | None = None, copies: int = 1
 ) -> Batch:
-    """Joins texts and splits them into rows of `length` tokens. Repeats all rows `copies` times, with new numbers."""
+    """Joins texts and splits them into rows of `length` tokens. Returns `copies` copies, with different row numbers."""
     marker = Marker(tokenizer)
     encodings = [tokenizer.encode(text) for text in texts]
     marks = [

@@ -59,7 +59,7 @@ def test_losses_and_gradients_equal_those_with_a_dense_causal_mask(family: str) 
 
 
 def test_local_attention_still_ends_at_its_window() -> None:
-    """Without the window, a token would see further back, so the losses would differ."""
+    """Without the window of local attention, a token would see further back, so the losses would differ."""
     model = plain("modernbert")
     ids = torch.tensor([DOCUMENTS[3]])
     window = model(input_ids=ids, attention_mask=dense_masks(model, len(DOCUMENTS[3]))).logits
@@ -81,7 +81,7 @@ def test_a_model_whose_tokens_see_later_ones_is_refused() -> None:
 def test_a_plan_refuses_an_architecture_that_cannot_be_made_causal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The attention of this architecture ignores the attribute `is_causal`."""
+    """Imitates an architecture whose attention ignores the attribute `is_causal`."""
     plain("bert").save_pretrained(tmp_path)
     check_loads(tmp_path, causal=False, only_earlier=True)
     monkeypatch.setattr("adapt.model.packing.attention.bool", lambda value: False, raising=False)
@@ -90,7 +90,7 @@ def test_a_plan_refuses_an_architecture_that_cannot_be_made_causal(
 
 
 def test_a_rank_trains_causally_and_saved_weights_see_both_sides_again(tmp_path: Path) -> None:
-    """The teacher and other models that a method loads must see the same tokens as the trained model."""
+    """Other models that a method loads, such as a teacher, must see the same tokens as the trained model."""
     plain("bert").save_pretrained(tmp_path)
     config = Config(objective=ObjectiveConfig(kind="causal_detour"))
     job = TrainingRun(config, "ab" * 32, str(tmp_path), (), None, Pretrained(tmp_path, tmp_path, False), 8)

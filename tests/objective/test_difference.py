@@ -118,7 +118,7 @@ def test_weights_are_tf_icf() -> None:
         (1, 2): (1 + math.log(50)) * math.log(1001 / 1),
         (3,): (1 + math.log(50)) * math.log(1001 / 301),
         (4,): (1 + math.log(2)) * math.log(1001 / 11),
-        (5,): math.log(1001),  # it counts as one occurrence, like words that were never counted
+        (5,): math.log(1001),  # a word that occurs once has the weight of a word that never occurs
         (9, 9): math.log(1001),
     }
     for word, weight in expected.items():
@@ -135,7 +135,7 @@ def test_weights_survive_a_file(tmp_path: Path) -> None:
 
 
 def test_the_positions_with_the_largest_keys_are_predicted() -> None:
-    """The key of a position is u^(1/w). The test computes it directly for each position."""
+    """Compares with keys u^(1/w) that the test computes, from random numbers u and the weights w of positions."""
     rows = batch()
     known = sorted({word for row in range(ROWS) for word in words_of(rows, row)})[::2]
     values = {word: 0.05 + 3 * (number % 7) for number, word in enumerate(known)}

@@ -189,7 +189,8 @@ def test_spans_have_the_lengths_of_the_truncated_geometric_distribution(stop: fl
 def test_every_position_is_predicted_about_as_often() -> None:
     """Checks the share of predictions at each position, which is 15% on average.
 
-    It may differ by up to 2 percentage points near the ends of a row, where spans are cut and short spans fit better.
+    The share may differ by up to 2 percentage points near the ends of a row, where spans are cut and short spans fit
+    better.
     """
     batch = words_of_one_token(20_000, 100)
     share = objective().corrupt(batch).positions.double().mean(0)

@@ -110,7 +110,8 @@ def test_shares_of_masked_random_and_unchanged_tokens(
 ) -> None:
     config = ObjectiveConfig(mask_token_fraction=mask, random_token_fraction=random)
     objective = MaskedLanguageModelling(config, tokenizer, seed=1)
-    rows = [[token] * 100 for token in range(5, 154)] * 4  # a random token rarely equals the original
+    # 149 different tokens, so that random replacements rarely equal the original
+    rows = [[token] * 100 for token in range(5, 154)] * 4
     corrupted = objective.corrupt(batch_of(rows))
     shown, targets = corrupted.input_ids[corrupted.positions], corrupted.targets
     n = len(targets)
@@ -121,7 +122,8 @@ def test_shares_of_masked_random_and_unchanged_tokens(
         return abs(count - share * n) <= 4 * sqrt(n * share * (1 - share))
 
     assert close(int(is_mask.sum()), mask)
-    assert close(int(is_kept.sum()), 1 - mask - random + random / 149)  # one random token in 149 equals the original
+    # one of 149 random replacements equals the original
+    assert close(int(is_kept.sum()), 1 - mask - random + random / 149)
     drawn = Counter(shown[~is_mask & ~is_kept].tolist())
     assert not drawn.keys() & set(SPECIAL)
     if random:
@@ -141,7 +143,8 @@ def test_each_position_is_equally_likely_to_be_predicted(objective: MaskedLangua
 def test_positions_and_replacements_are_drawn_independently(objective: MaskedLanguageModelling) -> None:
     """Checks that each predicted position is masked in 80% of cases.
 
-    If one random number decided both, the positions with the smallest numbers would always be masked.
+    If the same random number chose the positions and the replacements, the positions with the smallest numbers would
+    always be masked.
     """
     rows = [list(range(20, 60))] * 3000
     corrupted = objective.corrupt(batch_of(rows))
@@ -185,7 +188,7 @@ def test_seed_epoch_and_row_each_change_the_masks(
 
 @pytest.mark.parametrize("row", [[2], [2, 3], [1] * 30, [4, 4, 2, 3, 0]])
 def test_a_row_of_special_tokens_still_has_a_target(objective: MaskedLanguageModelling, row: list[int]) -> None:
-    """Checks that such a row has at least one prediction, because the mean loss over no predictions is undefined."""
+    """Checks that a row of special tokens gets a prediction, because the mean loss over no predictions is undefined."""
     batch = batch_of([row, list(range(20, 40))])
     corrupted = objective.corrupt(batch)
     assert int(corrupted.positions[0].sum()) == max(1, round(0.15 * len(row)))
@@ -270,7 +273,8 @@ def test_a_batch_is_made_from_the_corpus_columns() -> None:
 
 def test_added_special_tokens_are_not_predicted(tiny_bert: Path) -> None:
     tokenizer = load_tokenizer(tiny_bert)
-    tokenizer.add_special_tokens({"additional_special_tokens": ["data"]})  # "data" was an ordinary word before
+    # makes the ordinary word "data" a special token
+    tokenizer.add_special_tokens({"additional_special_tokens": ["data"]})
     data = tokenizer.convert_tokens_to_ids("data")
     config = replace(ObjectiveConfig(), mask_token_fraction=0.0, random_token_fraction=1.0)
     corrupted = MaskedLanguageModelling(config, tokenizer, 0).corrupt(batch_of([[data, 20, 21] * 30] * 50))
@@ -369,7 +373,7 @@ def draw(seed: int, stream: int, epochs: list[int], rows: list[int], length: int
 
 
 def test_the_reference_is_splitmix64() -> None:
-    """Compares the reference with the first three numbers of Vigna's implementation for seed 0."""
+    """Compares the test's reference with the first three numbers of Vigna's implementation of SplitMix64 for seed 0."""
     assert [mix(n * GOLDEN & LOW_64_BITS) for n in (1, 2, 3)] == [
         0xE220A8397B1DCDAF,
         0x6E789E6AA1B965F4,

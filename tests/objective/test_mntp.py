@@ -91,7 +91,7 @@ def test_transformers_loads_the_turned_decoder_with_bidirectional_attention(tmp_
         both = [plainly(input_ids=each).logits[0, 0] for each in (ids, other)]
         ours = load_base(tmp_path / "turned")(input_ids=ids).last_hidden_state
         theirs = plainly.base_model(input_ids=ids).last_hidden_state
-    assert not torch.allclose(*both, atol=1e-3)  # the first output depends on the last token
+    assert not torch.allclose(*both, atol=1e-3)  # the output at the first token depends on the last token
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
     with pytest.raises(ModelError, match=r"set objective\.kind to mntp"):
         load_model(tmp_path / "turned", causal=True)

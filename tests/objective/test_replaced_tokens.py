@@ -112,7 +112,7 @@ def test_memory_and_work_count_the_generator() -> None:
     both = with_generator(RTD, size, None)
     shared = with_generator(replace(RTD, objective_options=RtdOptions(embeddings="shared")), size, None)
     assert both.layers == 6 + 2
-    assert both.layer_parameters == 600 + 200 + 100  # 100 is the matrix of the head that detects replaced tokens
+    assert both.layer_parameters == 600 + 200 + 100  # the last 100 are the detection head's weights
     assert both.parameters == 1000 + 200 + 200 + 100
     assert shared.parameters == both.parameters - 200
     assert with_generator(Config(), size, None) == size

@@ -34,7 +34,7 @@ FIRST, LAST = 3, 4
 TOKENIZER: Any = SimpleNamespace(mask_token_id=5, all_special_ids=[0, 1, 2, 3, 4, 5], cls_token_id=FIRST)
 TEXTS = [[FIRST, *range(10, 19), LAST], [FIRST, 20, LAST], [FIRST, *range(21, 28), LAST], [FIRST, *range(30, 36), LAST]]
 WORDS = [0, 1, 3, 4, 5, 6, 8, 9, 10]
-"""Positions in a text at which words start. Each token after these positions is a word."""
+"""Positions in a text at which words start. Every token after position 10 is a separate word."""
 
 
 class Sized(SimpleNamespace):
@@ -43,7 +43,7 @@ class Sized(SimpleNamespace):
 
 
 def rows(length: int = 16, copies: int = 1, epoch: int = 0) -> Batch:
-    """Returns the texts, one after another, in rows of `length` tokens. The last text is divided by a row's end."""
+    """Joins the texts and splits them into rows of `length` tokens. The last text is split at the end of a row."""
     tokens = [token for text in TEXTS for token in text]
     starts = [place == 0 for text in TEXTS for place in range(len(text))]
     words = [place in WORDS or place > 10 for text in TEXTS for place in range(len(text))]
@@ -88,7 +88,8 @@ def decoder_of(model: PreTrainedModel, prepared: PreTrainedModel) -> PreTrainedM
             weights[place.replace(f".attention.{CROSS}.norm", f".{CROSS}.output.LayerNorm")] = value
     missing, unexpected = decoder.load_state_dict(weights, strict=False)
     assert not unexpected
-    assert all(".query." in name or ".key." in name for name in missing)  # the queries and keys may have any values
+    # with a single vector to attend to, queries and keys have no effect
+    assert all(".query." in name or ".key." in name for name in missing)
     return decoder
 
 
@@ -101,7 +102,7 @@ def test_losses_and_gradients_are_those_of_transformers_decoder(family: str, poo
     tsdae = objective(pooling=pooling)
     tsdae.prepare(prepared)
     for module in prepared.modules():
-        # these weights are as large as other weights, so that the vector has an effect
+        # enlarges the weights of the cross-attention, so that the text's vector has an effect
         if type(module).__name__ == "VectorAttention":
             torch.nn.init.normal_(module.value.weight, 0, 0.2)
             torch.nn.init.normal_(module.dense.weight, 0, 0.2)
@@ -123,7 +124,7 @@ def test_losses_and_gradients_are_those_of_transformers_decoder(family: str, poo
     for name, parameter in prepared.named_parameters():
         if name in theirs and not name.endswith("key.bias"):
             parts = [each[name].grad for each in (theirs, also) if name in each and each[name].grad is not None]
-            if parts:  # the encoder's part and the decoder's part of the gradient of a shared weight
+            if parts:  # the gradient of a shared weight is the sum of encoder and decoder
                 torch.testing.assert_close(parameter.grad, torch.stack(parts).sum(0), rtol=1e-3, atol=1e-4)
 
 

@@ -6,7 +6,7 @@ from adapt.config import Config
 from adapt.parse import parse
 from adapt.support.errors import ConfigError
 
-PATHS = "--corpus.paths=a"  # this field is required in every configuration
+PATHS = "--corpus.paths=a"  # every job on a corpus needs this field
 DOMAINS = "--corpus.sources=[{name: a, paths: a.txt}]"
 
 

@@ -1,4 +1,4 @@
-"""Fixture that writes configuration files."""
+"""Provides a fixture that writes configuration files."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -79,7 +79,7 @@ def test_print_config_shows_every_field_and_needs_no_corpus(capsys: pytest.Captu
 
 
 def flat_with_options() -> dict[str, Any]:
-    """Returns the defaults of all fields, keyed by dotted name. Options of all kinds are included."""
+    """Returns the defaults of all fields, including the options of every method and selection, keyed by dotted name."""
     found: dict[str, Any] = {}
     for section, options in option_sections().items():
         found |= {f"{section}.{name}": value for name, value in vars(options()).items()}

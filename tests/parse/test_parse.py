@@ -63,7 +63,7 @@ def test_values_are_plain_numbers() -> None:
     given = {"training.max_steps": "3", "training.epochs": "2", "training.learning_rate": "1", "training.beta1": "0"}
     config = parsed(PATHS, *(f"--{name}={value}" for name, value in given.items()))
     kinds = {type(value) for value in flat(config).values()}
-    assert kinds <= {int, float, str, bool, type(None), list}  # The key of a stage allows only these types.
+    assert kinds <= {int, float, str, bool, type(None), list}  # Keys of stages can only be computed from these types.
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tests.parse.calls import PATHS, parsed, refused
 
 
 def fields_of_all_sections() -> dict[str, bool]:
-    """Returns whether each field accepts None, keyed by dotted name. Options of all kinds are included."""
+    """Returns whether each field accepts None, keyed by dotted name. Options of methods and selections are included."""
     sections = {each.name: type(getattr(Config(), each.name)) for each in fields(Config)}
     found = {name: False for name in flat(Config()) if "." not in name}
     for section, kind in {**sections, **option_sections()}.items():

@@ -53,7 +53,8 @@ def test_other_users_cannot_enter_its_folder_or_read_its_token() -> None:
     assert len(token) == 64
     for file in folder.rglob("*"):
         assert not file.is_file() or token.encode() not in file.read_bytes(), file
-    assert os.environ.get("RAY_AUTH_TOKEN") != token  # other processes, such as another cluster, must not inherit it
+    # the job's environment does not contain the token, because other child processes would inherit the token
+    assert os.environ.get("RAY_AUTH_TOKEN") != token
 
 
 def two_ranks(config: dict[str, Any]) -> None:

@@ -42,7 +42,7 @@ def test_a_process_of_ray_that_dies_ends_the_job_with_one_message(name: str, mon
     assert done.returncode == 7
     assert done.stdout == ""
     lines = done.stderr.splitlines()
-    # on a busy machine, Ray's start may print such lines
+    # on a busy machine, the job prints that Ray is still starting
     started, *said = (line for line in lines if not line.startswith("still starting"))
     assert started == "starting Ray on this machine"
     assert len(said) == 2, done.stderr

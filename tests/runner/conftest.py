@@ -41,7 +41,7 @@ def s3(s3_server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 @pytest.fixture
 def bucket(s3: Server) -> S3Bucket:
-    """Returns an empty prefix in the server's bucket."""
+    """Returns a client for an empty prefix of the server's bucket."""
     return S3Bucket(Address(BUCKET, f"test-{uuid4().hex}"))
 
 

@@ -1,4 +1,4 @@
-"""Tests the files in a bucket after two runs of a stage, if one run was suspended or killed at a bad moment."""
+"""Tests which files a bucket contains after two runs of a stage, if one run was suspended or killed."""
 
 import hashlib
 import json
@@ -120,7 +120,7 @@ class Machine:
         )
 
     def work(self, **files: str) -> None:
-        """Runs until the files are uploaded, and ends without a result."""
+        """Runs the stage until its files are uploaded, and ends without a result."""
         with leased(self.mirror.bucket, self.mirror.lease_name(self.folder), self.mirror.id) as lease:
             claim = self.claim(lease)
             with claim.begin([]):
@@ -258,7 +258,7 @@ def test_a_run_that_was_killed_before_it_uploaded_all_files_leaves_those_of_the_
     one, two, three = machines
     one.work(a="a", b="b")
     second = two.claim(two.take())
-    with second.begin([]):  # nothing is uploaded
+    with second.begin([]):  # this run writes a file, but uploads nothing
         two.write(a="newer")
     three.work()
     assert three.files() == {"a": "a", "b": "b"}

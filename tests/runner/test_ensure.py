@@ -24,7 +24,7 @@ from tests.runner.toys import Toy, ToyResult, content, part, ran, single, states
 def test_inputs_run_first_and_once(store: Store, runs: Path) -> None:
     finished = ensure(toys.diamond(runs), store)
     assert ran(runs) == ["source", "left", "right", "top"]
-    # left and right wrote 8 lines each, and each had 8 lines of the source as input
+    # the stages `left` and `right` wrote 8 lines each, and each read the 8 lines of `source`
     assert finished.result == ToyResult(lines=32)
     assert finished.record.metrics["lines"] == 32
     assert content(finished.path) == toys.expected("top")
@@ -114,8 +114,8 @@ def test_a_failed_stage_keeps_its_folder_and_has_no_record(store: Store, runs: P
     folder = store.folder("top", "toy", top.key)
     assert [file.name for file in folder.iterdir()] == ["half"]
     assert store.find("top", "toy", top.key) is None
-    assert ensure(top, store).result.found == ["half"]  # the next run continues with the files of the failed run ...
-    assert ran(runs) == []  # ... and does not run the finished inputs again
+    assert ensure(top, store).result.found == ["half"]  # the next run keeps the files of the failed run
+    assert ran(runs) == []  # the finished inputs do not run again
 
 
 def test_a_failed_input_stops_the_stages_that_depend_on_it(store: Store, runs: Path) -> None:
@@ -294,7 +294,7 @@ class Called:
 
 @dataclass(frozen=True, eq=False)
 class Waiting(Stage[Called]):
-    """A stage that calls a function as its work."""
+    """A stage whose work is a function that the test provides."""
 
     kind = "toy"
 

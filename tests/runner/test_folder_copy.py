@@ -12,7 +12,7 @@ STAGE = "train/name-0123456789abcdef"
 
 
 class Nodes:
-    """The home of a stage, and two other nodes."""
+    """The home node of a stage, and two other nodes."""
 
     def __init__(self, folder: Path) -> None:
         self.roots = [folder / name for name in ("home", "one", "two")]
@@ -78,7 +78,7 @@ def test_added_lines_are_sent_alone_and_a_new_file_as_a_whole(nodes: Nodes, monk
     copy.send()
     assert sent == [b"4\n"]
     aside = file.with_name(".aside")
-    aside.write_text("1\n2\nthree\nfour\n")  # a run that resumes from step 2 writes such a file
+    aside.write_text("1\n2\nthree\nfour\n")  # a run that resumes from step 2 replaces later lines
     aside.replace(file)
     copy.send()
     assert sent == [b"4\n"]
@@ -103,7 +103,7 @@ def test_files_through_which_processes_talk_appear_and_disappear_everywhere(node
 
 
 def test_a_node_takes_what_another_node_has_added_to_its_file(nodes: Nodes) -> None:
-    """This happens to the file of metrics if rank 0 moves to another node and back."""
+    """For example, two nodes in turn add to the file of metrics if rank 0 moves to another node and back."""
     one, two = nodes.copies
     nodes.file(1, "metrics.jsonl").write_text("1\n")
     one.send()
@@ -118,7 +118,7 @@ def test_a_node_takes_what_another_node_has_added_to_its_file(nodes: Nodes) -> N
 def test_files_of_an_earlier_attempt_do_not_come_back(nodes: Nodes) -> None:
     nodes.file(1, "old").write_text("old")
     nodes.copies[0].send()
-    nodes.file(0, "old").unlink()  # the stage begins again at home
+    nodes.file(0, "old").unlink()  # the stage starts again on its home node
     nodes.file(0, "new").write_text("new")
     copy = nodes.copy(1)
     copy.send()

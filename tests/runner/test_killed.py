@@ -21,7 +21,7 @@ PATIENCE_S = 600
 
 
 def start(store: Store, runs: Path, pause_s: float = 0, kill_at: int = 0, at_once: int = 1) -> subprocess.Popen[str]:
-    """Starts a process that runs the diamond of stages as soon as it can read a line."""
+    """Starts a process that runs the diamond of stages as soon as it reads a line from its stdin."""
     arguments = [str(store.root), str(runs), str(pause_s), str(kill_at), str(at_once)]
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.runner.toys", *arguments],
@@ -60,7 +60,7 @@ def written(store: Store) -> int:
 def test_two_processes_at_once_share_the_work(store: Store, runs: Path, at_once: int) -> None:
     processes = [start(store, runs, pause_s=0.03, at_once=at_once) for _ in range(2)]
     source = toys.diamond(runs).inputs["left"].inputs["source"]
-    # the source stays locked until both processes wait for it
+    # keeps the stage `source` locked until both processes wait for its lock
     with locked(store.folder(source.kind, source.name, source.key)):
         for process in processes:
             go(process)
@@ -93,7 +93,7 @@ def test_a_run_killed_at_any_moment_is_completed_by_the_next_run(tmp_path: Path,
         ensure(toys.diamond(runs), store)
         assert set(ran(runs)) == set(toys.NAMES) - done
         assert check_finished_are_complete(store) == 4
-    assert unfinished >= 4  # otherwise, most kills came too late to have an effect
+    assert unfinished >= 4  # fewer would mean that most kills came too late to have an effect
 
 
 @pytest.mark.parametrize(

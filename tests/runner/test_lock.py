@@ -214,7 +214,7 @@ def test_a_second_process_waits_until_the_lease_is_free(bucket: S3Bucket) -> Non
     with leased(bucket, "lease", "one"):
         thread = threading.Thread(target=other)
         thread.start()
-        time.sleep(1.5)  # longer than a lease lasts without renewal
+        time.sleep(1.5)  # a lease without renewal would end earlier
         events.append("one")
         assert is_held_by(bucket.objects("lease")["lease"])
     thread.join()
@@ -244,7 +244,7 @@ def test_a_lease_of_the_same_machine_is_taken_over_at_once(bucket: S3Bucket, mon
 def test_a_local_copy_that_another_machine_shares_is_no_restart(
     bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The local lock need not exist for the other machine, so its lease must end first."""
+    """The other machine may not see the local lock, so it must wait until the lease of the first machine ends."""
     with suspended(bucket, "one") as old:
         monkeypatch.setattr(module.socket, "gethostname", lambda: "elsewhere")
         start = time.monotonic()

@@ -32,7 +32,7 @@ def bucket_of(store: Store) -> S3Bucket:
 
 
 def forget(store: Store) -> None:
-    """Makes the next access to the records read the bucket."""
+    """Forces the next access to the records to read the bucket, and not a cached list."""
     mirror_of(store).records._looked = -1e9
 
 
@@ -216,7 +216,7 @@ def test_files_that_are_not_used_leave_a_local_copy_that_is_too_large(machine: M
     mirror_of(two).cache_gb = 1e-9
     ran(runs)
     ensure(top, two)
-    assert ran(runs) == ["top"]  # its inputs were not removed while it ran
+    assert ran(runs) == ["top"]  # the inputs were not removed while the stage ran
     made = two.record_of(top)
     assert made
     mirror_of(two).has_grown(made)

@@ -155,7 +155,7 @@ def test_a_message_that_cannot_be_sent_is_logged_without_the_address(
 
 
 def test_a_redirection_does_not_bring_the_address_into_the_log(webhook: Receiver, capsys) -> None:
-    """The error of urllib contains the new address."""
+    """The error of urllib contains the secret address of the redirection, so its text must not be logged."""
     webhook.answers, webhook.location = [302], "file:///secret-part"
     run(JSON)
     said = capsys.readouterr().err

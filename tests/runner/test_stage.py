@@ -60,7 +60,7 @@ class Outer:
 
 @dataclass(frozen=True, eq=False)
 class Reads(Stage[Word]):
-    """A stage whose inputs are all stages in its fields."""
+    """A stage that takes every stage in its fields as an input."""
 
     kind = "reads"
     version = 3

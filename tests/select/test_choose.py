@@ -56,9 +56,9 @@ def test_a_pool_that_does_not_fill_the_budget_is_reported() -> None:
 
 @pytest.mark.parametrize("held", [0, HELD])
 def test_only_the_best_of_several_near_copies_is_taken(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many of the best documents are near copies.
+    """Checks a pool in which 40 of the best documents are near copies, of which only one may be taken.
 
-    If no further candidates are in memory (HELD is 0), the pool must be read again.
+    If no further candidates are held in memory (HELD is 0), the pool must be read again.
     """
     monkeypatch.setattr("adapt.select.choose.HELD", held)
     copies = [" ".join([*["word"] * 100, text]) for text in TEXTS[:1] * 40]
@@ -156,8 +156,8 @@ def test_near_copies_are_those_of_a_comparison_of_all_pairs() -> None:
     texts = []
     for text in base:
         words = text.split()
-        light = [*words[:-1], "changed"]  # only one of about 70 shingles differs
-        # hardly any shingle of this text stays the same
+        light = [*words[:-1], "changed"]  # a near copy: only one of about 70 shingles differs
+        # not a near copy: hardly any shingle stays the same
         heavy = [word if n % 6 else "changed" for n, word in enumerate(words)]
         texts += [text, " ".join(light), " ".join(heavy)]
     draw.shuffle(texts)
@@ -165,7 +165,7 @@ def test_near_copies_are_those_of_a_comparison_of_all_pairs() -> None:
     expected = []
     for text in texts:
         similar = [jaccard(text, other) for other in kept]
-        assert not any(0.7 < value < 0.9 for value in similar)  # so no pair is near the threshold
+        assert not any(0.7 < value < 0.9 for value in similar)  # no pair is near the threshold of 0.8
         expected.append(all(value < 0.8 for value in similar))
         kept += [text] if expected[-1] else []
     distinct = Distinct(ALIKE)

@@ -137,7 +137,7 @@ def test_a_selection_sees_the_target_and_reads_the_pool_once_in_order() -> None:
 
 @pytest.mark.parametrize("room", [Room(documents=7), Room(characters=60), Room(documents=500)])
 def test_the_division_of_the_pool_does_not_change_the_best(room: Room) -> None:
-    """Covers equal scores, and pools with and without a hint about the documents that are already in memory."""
+    """Covers equal scores, and pools that do or do not say which documents are already in memory."""
     texts = [str(number % 13 / 4) + "x" * (number % 5) for number in range(300)]
 
     class Leading(Told):

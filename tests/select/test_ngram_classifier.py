@@ -143,7 +143,8 @@ def test_a_further_round_finds_documents_that_share_words_with_the_best(to_the_e
         found = sorted(ranked(ByClassifier(options, 0), numbered(pool), target))
         np.testing.assert_allclose([score for _, score in found], expected, atol=1e-4)
     assert all(text.startswith("vector") for text in pool[140:])
-    assert places_of_hidden(first) > 140  # the hidden documents are nearly the last of 149 documents
+    # mean rank (from 0 to 149) of the documents that only contain `vector`
+    assert places_of_hidden(first) > 140
     assert places_of_hidden(second) < 120
 
 
@@ -151,7 +152,7 @@ def test_rounds_read_the_pool_once_each_and_once_for_the_sample() -> None:
     for rounds in (1, 3):
         pool = numbered(POOL)
         ranked(ByClassifier(ClassifierOptions(rounds=rounds, ngram=1), 0), pool, TARGET)
-        assert pool.passes == 1 + rounds  # the last pass is for the scores
+        assert pool.passes == 1 + rounds  # one pass per round, and one pass for the scores
 
 
 @pytest.mark.parametrize(("pool", "target", "which"), [(POOL, ["a"], "target"), (["a"], TARGET, "pool")])
@@ -161,7 +162,7 @@ def test_too_few_texts_are_refused(pool: list[str], target: list[str], which: st
 
 
 def test_grams_that_never_occur_in_the_pool_change_nothing() -> None:
-    """If the classifier did not ignore such n-grams, it would recognise the target by its markup and not its words."""
+    """If the classifier used n-grams that the pool lacks, it would know the target by its markup, not its words."""
     # the markup follows texts of nine words, so it splits no n-gram that occurs in the pool
     target = [text for text in TARGET if len(text.split()) == 9]
     marked = [f"{text.rstrip('.')} ENTITYEND" for text in target]

@@ -62,7 +62,7 @@ def test_the_cluster_chooses_the_same_documents_as_one_process(corpus: CorpusCon
         alone, together = pool_of(corpus), pool_of(corpus, is_spread=True)
         expected, found = chosen(alone, kind), chosen(together, kind)
         assert len(expected.taken) > 5
-        assert found == expected, name  # scores must be equal too
+        assert found == expected, name  # compares the documents and their scores
         assert [each.document.id for each in found.taken] == [each.document.id for each in expected.taken]
         assert together.tally == alone.tally
         assert together.tally.kept == 405
@@ -89,7 +89,7 @@ def test_each_yields_results_in_order_and_a_narrowed_pool_skips_items(corpus: Co
     assert len(counts) == len(manifest.items_of(pool.manifest, corpus))
     some = pool.narrowed(_array(ids[0], ids[1], ids[-1]))
     assert list(some.each(_count)) == [2, 1]
-    assert some.tally.kept == counts[0] + counts[-1]  # only documents of the items that were read are counted
+    assert some.tally.kept == counts[0] + counts[-1]  # the count covers the documents of all items that were read
 
 
 def _array(*ids: int) -> Any:
@@ -102,7 +102,8 @@ def test_a_small_pool_needs_no_cluster(corpus: CorpusConfig, monkeypatch: pytest
     monkeypatch.setattr(Cluster, "spread", None)
     pool = pool_of(corpus, is_spread=True)
     first = pool.narrowed(_array(0, 1))
-    assert list(first.each(_count)) == [2]  # both documents are in a single item
+    # both documents are in one item, so this process reads them without the cluster
+    assert list(first.each(_count)) == [2]
     with pytest.raises(TypeError):
         list(pool.each(_count))
     monkeypatch.setattr(pools, "SMALL_BYTES", 10**6)

@@ -77,12 +77,12 @@ def test_with_a_reference_the_score_is_the_difference_of_the_losses(tiny_bert: P
     assert selection.models() == ("", "base")
     found = dict(ranked(selection, numbered(POOL), [], config=CONFIG, models=models))
     number = DocumentLosses(models[""], CONFIG, 20)(numbered(POOL).documents)[1]
-    # at most 20 tokens have 1 to 3 predictions, and fewer than 16 predictions count as 16
+    # documents of at most 20 tokens have 1 to 3 predictions, but the score divides by at least 16 predictions
     assert set(number.tolist()) == {1, 2, 3}
     expected = (losses(other_bert, POOL, 20) - losses(tiny_bert, POOL, 20)) * number / 16
     assert [found[place] for place in range(40)] == pytest.approx(expected, abs=1e-4)
     assert np.std(expected) > 0.001
-    # the value is not a path, because the content of the model identifies it
+    # the key contains no path of the reference model, because the model is identified by its content
     assert selection.what()["reference"] is True
 
 
@@ -91,7 +91,7 @@ def test_losses_do_not_depend_on_other_measured_documents(tiny_bert: Path) -> No
     documents = numbered(POOL, 2**45, 2**32).documents
     whole = of(documents)[0]
     assert of(documents[10:20])[0] == pytest.approx(whole[10:20], abs=1e-4)
-    assert np.isnan(of([Document("", 1)])[0][0])  # the empty text has only special tokens
+    assert np.isnan(of([Document("", 1)])[0][0])  # an empty text has no loss, because it only has special tokens
 
 
 def test_a_document_without_tokens_is_never_taken(tiny_bert: Path) -> None:

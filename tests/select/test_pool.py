@@ -88,7 +88,7 @@ def test_a_large_file_is_several_items_and_a_document_knows_where_its_own_begins
     for text in found:
         place = pool.place(text)
         content = Path(pool.manifest.parts[place["part"]].path).read_bytes()
-        # where the document's item begins in the file
+        # offset at which the document's item begins in the file [bytes]
         begin = content.index(b"\n", place["start"] - 1) + 1 if place["start"] else 0
         line = content[begin:].split(b"\n")[place["record"] - 1]
         assert json.loads(line)["text"] == text

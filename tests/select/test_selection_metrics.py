@@ -52,11 +52,11 @@ def test_the_auc_is_low_for_similar_texts_and_high_for_others() -> None:
     assert other is not None
     assert abs(like - 0.5) < 0.2
     assert other > 0.95
-    assert separability(TARGET, LIKE[:7], 0) is None  # seven texts are too few
+    assert separability(TARGET, LIKE[:7], 0) is None  # seven texts are too few to test a classifier
 
 
 def test_the_classifier_is_tested_on_texts_it_was_not_trained_on() -> None:
-    """Both sides have random words, so a classifier can only memorise them.
+    """Both groups of texts consist of random words, so a classifier can only memorise the texts.
 
     On texts it was not trained on, its AUC must be near 0.5.
     """

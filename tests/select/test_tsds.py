@@ -16,7 +16,7 @@ from tests.select.pools import embedded, given, numbered
 
 FIRST = 2**24 - 40
 POOL, TARGET = clustered(150, 8), clustered(5, 8, seed=4)
-POOL[100:130] = POOL[:30] * 1.01  # these documents are copies of the first 30 documents
+POOL[100:130] = POOL[:30] * 1.01  # documents 100 to 129 point in the same directions as documents 0 to 29
 IDS = FIRST + np.arange(len(POOL), dtype=np.int64)
 
 
@@ -36,7 +36,7 @@ def scored(
 
 
 def by_hand(alpha: float, sigma: float, wanted: int, pool: np.ndarray = POOL) -> np.ndarray:
-    """Returns the mass of each document, computed from the distances of all pairs."""
+    """Returns the mass that the transport plan moves to each document, computed from the distances of all pairs."""
     rows, target = (unit_rows(each.astype(np.float16)).astype(np.float64) for each in (pool, TARGET))
     rows = unit_rows(pool).astype(np.float64)
     apart = np.maximum(1 - rows @ rows.T, 0) * 2

@@ -1,4 +1,4 @@
-"""A sequence of two domains, `cs` and `bio`, and made-up records of all its measurements."""
+"""Builds a sequence of two domains, `cs` and `bio`, and made-up records of all its measurements."""
 
 import json
 from collections.abc import Mapping

@@ -183,7 +183,7 @@ def test_a_training_is_measured_before_and_after_and_leaks_are_left_out(
     assert (benchmarks.models, benchmarks.seeds) == (["base", "dapt"], {"base": 1, "dapt": 2})
     row = next(row for row in benchmarks.rows if row.metric == "acc")
     assert row.changes["dapt"].value == pytest.approx(choice.changes["after"].value)
-    assert row.leaked == choice.leaked  # the training is found through the export's record
+    assert row.leaked == choice.leaked  # the training run is found through the export's record
 
 
 @pytest.mark.usefixtures("ray_cluster")

@@ -75,7 +75,7 @@ def test_a_training_ends_at_the_limit_and_goes_on_with_a_larger_budget(store: St
     assert "the budget is spent" in caught.value.what
     assert "raise resources.budget and run the same command" in caught.value.fix
     with (
-        pytest.raises(BudgetError, match="train papers did not start"),  # time that was spent earlier counts
+        pytest.raises(BudgetError, match="train papers did not start"),  # earlier device time counts too
         within_budget(resources(**limits), [EXPORT], store) as admitting,
     ):
         ensure(EXPORT, admitting)

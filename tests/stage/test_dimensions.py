@@ -36,7 +36,7 @@ def config(tmp_path: Path, tiny_bert: Path) -> Config:
 
 
 def training_after(config: Config, **asked: Any) -> tuple[Train, Any]:
-    """Returns the training that starts from the extended model, and the stage that extends the model."""
+    """Returns the training stage that starts from the extended model, and the stage that extends the model."""
     context = Context.of(replace(config, vocabulary=replace(config.vocabulary, **asked)))
     extended = change_vocabulary(context)
     start = context.start.after(extended, own_tokenizer=True)

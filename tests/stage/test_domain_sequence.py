@@ -43,14 +43,14 @@ def test_figures_are_computed_from_the_matrices(config: Config) -> None:
     assert found.loss_forgetting == pytest.approx(0.6)
     assert found.loss_forward_transfer == pytest.approx(0.2)
     assert found.general_change == pytest.approx(0.4)
-    assert found.average is None  # there is no task to score
+    assert found.average is None  # no task, so no average score
     assert found.warnings == []
     assert (found.order, found.mode, found.method, found.seed) == (["cs", "bio"], "continual", "das", 0)
 
 
 def test_the_last_model_is_compared_with_the_base_model(config: Config) -> None:
     found = result(built(config))
-    # cs is measured after the last domain, bio and general text by the export of the last model.
+    # cs is measured after the last domain. The export of the last model has the losses on bio and general text.
     assert {name: round(of.value, 6) for name, of in found.changes.items()} == {
         "cs": -1.4,
         "bio": -2.5,

@@ -1,4 +1,4 @@
-"""Tests exports for other libraries: files, record, card and key, and errors before anything runs."""
+"""Tests exports for other libraries: files, record, model card, stage key, and early errors."""
 
 import shutil
 from collections.abc import Mapping

@@ -204,7 +204,7 @@ def test_retrieval_and_sentence_vectors_are_in_record_card_and_folder(tmp_path: 
 
 
 def test_additions_are_not_exported_for_sentence_vectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By default, a model with adapters is exported without files for sentence vectors. Asking for them is refused."""
+    """By default, a model with adapters is exported without files for sentence vectors. Requesting them is an error."""
     stage, _ = exported(tmp_path / "plain", domain=20)
     with_vectors = replace(stage, vectors=SentenceVectors("mean"))
     model = tmp_path / "model"

@@ -52,7 +52,7 @@ def judged(config: Config) -> Finished[SelectionJudged]:
 def test_the_folder_contains_the_selected_documents(judged: Finished[SelectionJudged], config: Config) -> None:
     lines = lines_of(judged.path)
     assert len(lines) == judged.result.documents == judged.result.selection.documents == 25
-    assert sum(line["text"] in LIKE for line in lines) >= 15  # the pool has 30 such texts among 180
+    assert sum(line["text"] in LIKE for line in lines) >= 15  # 30 of the pool's 180 texts are in LIKE
     chosen = Path(judged.record.inputs["chosen"]["path"])
     assert lines == lines_of(chosen)
     assert judged.result.pool == 180
@@ -104,7 +104,7 @@ def test_diversity_is_the_mean_distance_and_every_set_is_on_the_map(judged: Fini
     assert found.selection.distance
     assert found.target.distance
     assert found.random.distance
-    assert found.selection.distance < found.random.distance  # all selected texts are of one kind
+    assert found.selection.distance < found.random.distance  # random texts are of several kinds
     places = json.loads((judged.path / "map.json").read_text())
     assert list(places) == ["pool", "selection", "target", "random"]
     counts = {name: len(points) for name, points in places.items()}

@@ -107,7 +107,7 @@ def test_random_documents_have_as_many_tokens_as_the_selection(config: Config) -
 def test_each_kind_takes_documents_similar_to_the_target(config: Config, tmp_path: Path) -> None:
     """Twelve of the 72 documents of the pool begin with words of the target.
 
-    Each kind must find at least seven of them.
+    Each kind of selection must find at least seven of these documents.
     """
     train = write(
         tmp_path / "train.jsonl", with_labels([f"gradient of layer {text}" for text in sentences(30, 1, longest=9)])
@@ -133,7 +133,7 @@ def test_a_model_scores_on_a_device_of_the_cluster(config: Config, ray_cluster: 
     assert all(0 < line["score"] < 1 for line in lines_of(done.path))
     assert done.result.pool == 40
     with pytest.raises(DataError, match=r"only 3\d of the pool's 40 documents can be taken"):
-        select(documents(band, 39))  # documents outside the band are never taken
+        select(documents(band, 39))  # documents with scores outside the band are never taken
 
 
 def test_other_text_may_be_the_target(config: Config, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_a_share_for_text_without_rows_is_refused_by_name() -> None:
     with pytest.raises(DataError, match=r"replay_fraction is 0\.1, but the files of mixture\.replay_paths have"):
         mixture(weighted(1, 3), 1000, 129, 0)
     with pytest.raises(ConfigError, match=r"corpus\.sources: the weights of a, b are all 0"):
-        mixture(weighted(0, 0), 1000, 129)  # this is possible if only some sources are trained on
+        mixture(weighted(0, 0), 1000, 129)  # for example, if the other sources are not trained on
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def said(training: Train, texts: list[str], share: float, folder: Path, capsys: 
 def test_documents_of_the_first_rows_are_known_before_the_training(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Documents of 5, 3 and 9 tokens are cut into rows of 8 tokens. A model that packs documents has no rows."""
+    """Documents of 5, 3 and 9 tokens are cut into rows of 8 tokens. A model that packs documents needs no such rows."""
     start, one_by_one = Context.of(config).start, replace(config, mixture=MixtureConfig(order="sequential"))
     training = replace(one_by_one.training, sequence_length=8, global_batch_size=3, max_steps=1)
     short = replace(one_by_one, training=training)

@@ -1,4 +1,4 @@
-"""Tests that changes of a vocabulary exclude the same texts as training: evaluation texts, general text and copies."""
+"""Tests that vocabulary changes leave out the same texts as training: evaluation texts, general text and copies."""
 
 import json
 from collections.abc import Iterator, Mapping

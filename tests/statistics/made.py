@@ -1,4 +1,4 @@
-"""Helpers: simulated test predictions of recipes, and an exact sign-flip test."""
+"""Simulates test predictions of recipes, and computes an exact sign-flip test."""
 
 import numpy as np
 from scipy import stats

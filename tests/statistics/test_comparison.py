@@ -64,7 +64,7 @@ def test_equal_recipes_are_rarely_significant_if_examples_and_seeds_vary_equally
         hard = rng.normal(0.7, 1, 139)
         both = []
         for _ in range(2):
-            own = hard + rng.normal(0, 0.7, 139)  # difficulty of each example for this recipe, shared by its seeds
+            own = hard + rng.normal(0, 0.7, 139)  # difficulty of each example, equal for all seeds of this recipe
             right = [own + rng.normal(0, 0.15) > 0 for _ in range(5)]
             both.append(
                 single_label([truth] * 5, [np.where(each, truth, (truth + 1) % 3) for each in right], 3, "accuracy")
@@ -137,9 +137,9 @@ def test_equal_predictions_of_all_seeds_are_tested_by_examples_only():
 
 
 def test_a_side_whose_seeds_do_not_vary_counts_as_one_number():
-    """If one recipe does not vary over seeds, the signs of five differences are flipped, so the smallest p is 2 / 32.
+    """If one recipe does not vary over seeds, the test flips the signs of five differences. Its smallest p is 2 / 32.
 
-    Permuting ten seeds would give 2 / 252.
+    A permutation of ten seeds could reach p = 2 / 252.
     """
     found = compare(Tested(np.array([0.71, 0.72, 0.69, 0.74, 0.7])), Tested(np.full(5, 0.5)))
     other = compare(Tested(np.full(5, 0.5)), Tested(np.array([0.71, 0.72, 0.69, 0.74, 0.7])))
@@ -207,7 +207,7 @@ def test_the_average_over_tasks_has_the_error_of_independent_tasks():
     assert pooled.difference == pytest.approx(np.mean([each.difference for each in found]))
     assert pooled.error == pytest.approx(sum((each.error or 0) ** 2 for each in found) ** 0.5 / 3, rel=0.06)
     assert pooled.p is not None
-    assert pooled.p < min(each.p or 0 for each in found)  # three tasks that agree are stronger evidence than one
+    assert pooled.p < min(each.p or 0 for each in found)  # three tasks that agree are stronger evidence than each task
 
 
 def test_the_average_over_one_task_is_that_task():

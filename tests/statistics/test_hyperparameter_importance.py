@@ -49,7 +49,7 @@ def test_text_values_are_treated_like_numbers() -> None:
 @pytest.mark.parametrize(
     ("columns", "outcome"),
     [
-        ({"a": [*range(FEWEST_TRIALS - 1)]}, [*range(FEWEST_TRIALS - 1)]),  # there are too few trials
+        ({"a": [*range(FEWEST_TRIALS - 1)]}, [*range(FEWEST_TRIALS - 1)]),  # too few trials to measure importance
         ({"a": [*range(20)]}, [0.5] * 20),  # all outcomes are equal
         ({"a": [1] * 20}, [*range(20)]),  # no field varies
     ],

@@ -82,7 +82,9 @@ def test_false_verdicts_of_all_looks_together_are_at_most_five_percent(rounds, i
 
 
 def of_sides(first, second, luck, n):
-    """Returns a comparison whose scores have these variances over n seeds. A part `luck` is due to the test examples.
+    """Returns a comparison of two recipes whose scores have these variances over n seeds.
+
+    The part `luck` of each variance comes from the choice of the test examples.
 
     The standard error is computed as in `compare`: over examples, and over seeds without the part due to examples.
     """
@@ -93,7 +95,7 @@ def of_sides(first, second, luck, n):
 
 @pytest.mark.parametrize("spending", ["obrien_fleming", "pocock"])
 def test_intervals_hold_if_much_of_the_variance_over_seeds_is_luck_with_examples(spending):
-    """Estimated variances over seeds may then be smaller than the part due to examples, but remain uncertain."""
+    """The estimated variance over seeds may be below the part that comes from examples, but is still uncertain."""
     rounds, luck, studies = SeedRounds(3, 2, 9, spending), 0.35, 8000
     scores = np.random.default_rng(11).standard_normal((2, studies, rounds.max_seeds))
     missed = np.zeros(studies, dtype=bool)
@@ -238,8 +240,8 @@ def test_looks_draw_enough_permutations_for_their_level():
     assert 20 / (samples_for(0.004) + 1) < 0.004
 
 
-# Boundaries of five equal looks at .05 (two-sided), from Reboussin, DeMets, Kim and Lan 2000 (programs for group
-# sequential boundaries), which the R package ldbounds reproduces.
+# Published boundaries of five equally spaced looks at a two-sided level of .05, by Reboussin, DeMets, Kim and Lan 2000.
+# The R package ldbounds gives the same boundaries.
 PUBLISHED = {
     "obrien_fleming": (4.8769, 3.3569, 2.6803, 2.2898, 2.0310),
     "pocock": (2.4380, 2.4268, 2.4101, 2.3966, 2.3859),

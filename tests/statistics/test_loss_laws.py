@@ -1,4 +1,4 @@
-"""Tests the laws of the loss on simulated points: by mixture and length, and by passes over a text."""
+"""Tests two fitted laws on simulated losses: by mixture and training length, and by passes over a text."""
 
 from itertools import product
 from typing import Any

@@ -77,7 +77,7 @@ def test_entity_f1_counts_exact_spans():
     ("kind", "metric"), [("single_label", "macro_f1"), ("multi_label", "macro_f1"), ("tokens", "entity_f1")]
 )
 def test_scores_are_those_of_fine_tuning(kind, metric):
-    """The report compares these scores with the scores from fine-tuning, and ignores predictions if they differ."""
+    """The report recomputes the scores of fine-tuning from predictions, and ignores predictions with other scores."""
     from adapt.finetune.metrics import metric_of
     from adapt.task.prepare_task import Facts
 

@@ -31,7 +31,7 @@ def test_few_pairs_have_the_interval_of_scipys_t_test(seeds):
 
 @pytest.mark.parametrize("pairs", [6, 7, 9, 12, 16])
 def test_the_interval_has_exactly_the_means_that_p_does_not_reject(pairs):
-    """The mean 0 is not rejected if it lies just inside a sample's interval, but is rejected if it lies outside."""
+    """The test rejects the mean 0 if it lies just outside a sample's interval, and not if it lies just inside."""
     for seed in range(5):
         differences = np.random.default_rng(seed).exponential(1, pairs)
         found = paired(differences)
@@ -47,7 +47,7 @@ def test_pairs_of_seeds_that_do_not_vary_have_no_p():
 
 @pytest.mark.parametrize(("pairs", "t_alone", "most"), [(5, 0.10, 0.0), (6, 0.09, 0.08), (10, 0.08, 0.12)])
 def test_how_often_skewed_differences_without_a_mean_are_called_significant(pairs, t_alone, most):
-    """Student's t-test alone rejects 10 to 12% of these samples, although their true mean is 0.
+    """Draws samples of skewed differences with true mean 0. Student's t-test alone rejects 10 to 12% of the samples.
 
     With five pairs, the function `paired` rejects none of the samples. With more pairs, it rejects some.
     """
@@ -202,8 +202,9 @@ def test_the_verdict_says_that_there_are_too_many_recipes_for_the_seeds():
     assert "with so few seeds and 7 recipes p cannot fall below .056," in text
     chances = (Uncertainty(Side(5, 0.02**2), Side(5, 0.02**2)),)
     alone, many = (verdict(replace(found(0.02, p=0.2), chances=chances), 0.4, recipes=number) for number in (1, 7))
-    assert "about 17 seeds per side would probably show a difference" in alone  # Cohen 1988, table 2.4.1: effect 1
-    assert re.search(r"about 2[78] seeds per side", many)  # the expected number is computed at a level of .05 / 7
+    # 17 per side, as in Cohen 1988, table 2.4.1, for effect size 1
+    assert "about 17 seeds per side would probably show a difference" in alone
+    assert re.search(r"about 2[78] seeds per side", many)  # with 7 recipes, the level is .05 / 7
 
 
 def test_the_verdict_mentions_that_there_is_one_seed():

@@ -1,4 +1,4 @@
-"""Tests the smallest detectable difference against simulated studies in which the true difference is just as large."""
+"""Tests the smallest detectable difference with simulated studies whose true difference is exactly this large."""
 
 from collections.abc import Callable
 
@@ -86,9 +86,10 @@ def test_more_tasks_detect_smaller_differences_with_the_stated_power():
 
 @pytest.mark.parametrize(("examples", "apart", "alike"), [(500, 0.02, False), (140, 0.0, True)])
 def test_predictions_are_detected_with_the_stated_power(examples, apart, alike):
-    """In the first case, the accuracies of five seeds differ.
+    """Simulates studies with the smallest detectable difference.
 
-    In the second case, all seeds are mostly right on the same examples.
+    In the first case, the accuracies of five seeds differ. In the second case, all seeds are mostly right on the same
+    examples.
     """
     rng = np.random.default_rng(2)
 
@@ -108,7 +109,10 @@ def test_predictions_are_detected_with_the_stated_power(examples, apart, alike):
 
 @pytest.mark.parametrize(("difference", "margin"), [(0.02, 0.005), (0.004, 0.025)])
 def test_the_seeds_that_are_needed_decide_with_the_stated_probability(difference, margin):
-    """In the first case, most studies become significant. In the second case, most intervals lie within the margin."""
+    """Simulates studies with the number of seeds that is needed to decide in 80% of cases.
+
+    In the first case, most studies become significant. In the second case, most intervals lie within the margin.
+    """
     rng = np.random.default_rng(3)
     seeds = seeds_needed(of_seeds(5), difference, margin)
 
@@ -129,9 +133,9 @@ def test_the_pairs_that_are_needed_decide_with_the_stated_probability(difference
 
 def test_what_cannot_be_decided_has_no_number_of_seeds():
     assert seeds_needed(of_seeds(5), 0.001, 0.001) is None
-    assert seeds_needed(of_seeds(1), 0.5, 0.01) is None  # the variance over seeds is unknown
+    assert seeds_needed(of_seeds(1), 0.5, 0.01) is None  # one seed does not show the variance over seeds
     assert pairs_needed(0.001, NOISE, 6, 0.001) is None
-    # More seeds do not make the test set larger.
+    # More seeds do not help if most of the variance comes from the test examples.
     of_examples = [Uncertainty(Side(5, NOISE**2), Side(5, NOISE**2), examples=0.05**2)]
     assert seeds_needed(of_examples, 0.02, 0.01) is None
     assert seeds_needed(of_seeds(5), 0.02, 0.01) <= MOST_SEEDS

@@ -91,7 +91,7 @@ def test_drive_on_needs_a_node_with_the_resource(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_cluster_that_cannot_grow_has_only_its_present_nodes() -> None:
-    for enough in (8, (1, 99)):  # for a range of workers, the smallest number counts
+    for enough in (8, (1, 99)):  # with a range of workers, the cluster only needs room for the smallest number
         check_ever(ResourcesConfig(workers=enough), [HEAD], grows=False)
     with pytest.raises(ClusterError, match="1 node with 8 CPU"):
         check_ever(ResourcesConfig(workers=9), [HEAD], grows=False)
@@ -145,7 +145,7 @@ def test_this_project_is_within_the_limit() -> None:
     assert check_size(made) < 20e6
     assert (
         float(made["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"]) > 3
-    )  # with less time, training that is stopped would be killed before it can end
+    )  # otherwise, Ray would kill a stopped job before its training has ended
 
 
 def test_paths_are_rewritten_relative_to_the_working_directory(tmp_path: Path) -> None:

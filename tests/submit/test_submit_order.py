@@ -1,4 +1,4 @@
-"""Tests that equal work always has the same identity."""
+"""Tests that a submission id depends on the submitted work, and on nothing else."""
 
 import shlex
 from pathlib import Path

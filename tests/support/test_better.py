@@ -29,7 +29,7 @@ COUNTS = frozenset(
         *("unknown_share", "empty_texts", "vanished_words", "conflicting", "device_seconds", "overlap", "ngram"),
     }
 )
-"""Names of metrics that have no better direction or that no job reports. No search can select by them."""
+"""Metrics for which neither higher nor lower is better, or that no job reports. Searches cannot optimize them."""
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ def test_a_start_that_takes_far_longer_than_earlier_ones_is_killed(tmp_path: Pat
 
 
 def test_a_process_that_a_signal_stopped_is_killed(tmp_path: Path, started: list) -> None:
-    """Such a process cannot write its stack, and counts as late even in phases of unknown duration."""
+    """A stopped process cannot write its stack, and counts as late even in phases of unknown duration."""
     process = start(started, "reader", tmp_path, "is_idle")
     process.send_signal(signal.SIGSTOP)
     assert killed(process)
@@ -239,7 +239,9 @@ def test_the_start_may_take_some_times_as_long_as_earlier_ones_on_this_host(
         for seconds, phase, is_patient in ((3, "load", True), (50, "step", False), (7, "step", False), (9, "", False)):
             now += seconds
             heartbeat.beat(phase, patient=is_patient)
-        assert slowest_start() == 7.0  # the load of 50 s has an unknown duration, and the second step is no start
+        # The first step took 7 s. Loading (50 s) does not count, because its duration is not known in advance. The
+        # second step (9 s) does not count, because it is not part of the start.
+        assert slowest_start() == 7.0
     finally:
         end_watch()
     assert slowest_start() == 0.0
@@ -250,8 +252,8 @@ def test_time_without_a_core_is_measured_for_the_most_delayed_thread(monkeypatch
     monkeypatch.setattr(stall_watch, "delays_of", lambda pid: next(delays))
     wait = CoreDelays(1)
     assert wait.since_last(0.5) == 0.3
-    assert wait.since_last(0.5) == 0.5  # at most the time that has passed
-    assert wait.since_last(0.5) == 0.0  # the process has ended, or the system does not say
+    assert wait.since_last(0.5) == 0.5  # never more than the time since the last call
+    assert wait.since_last(0.5) == 0.0  # no delays are known: the process has ended, or the system does not report them
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="no /proc")

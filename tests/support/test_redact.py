@@ -42,13 +42,13 @@ CASES = {
     "/data/a@b/what?=1.jsonl": "/data/a@b/what?=1.jsonl",
     "hf://datasets/owner/name@main/a.parquet": "hf://datasets/owner/name@main/a.parquet",
     "use s3://, gs://, hf://, …": "use s3://, gs://, hf://, …",
-    # Azure names a container where other URLs have a user name
+    # in Azure's URLs, the text before the @ is a container and not a user name
     "abfss://box@account.dfs.core.windows.net/a.jsonl": "abfss://box@account.dfs.core.windows.net/a.jsonl",
     "abfs://box@account.dfs.core.windows.net/": "abfs://box@account.dfs.core.windows.net/",
     "wasbs://$web@account.blob.core.windows.net/a@b": "wasbs://$web@account.blob.core.windows.net/a@b",
     "abfss://box:key@account.dfs.core.windows.net/a": "abfss://account.dfs.core.windows.net/a",
     "abfss://box@account.dfs.core.windows.net/a?sv=1&sig=abc": "abfss://box@account.dfs.core.windows.net/a",
-    # fragments of URLs, and addresses of IPv6
+    # URLs with fragments, and URLs with IPv6 addresses
     "https://host/back#access_token=abc&expires=9": "https://host/back",
     "https://host/back#id=1.": "https://host/back.",
     "https://host/page#section": "https://host/page#section",
@@ -95,7 +95,7 @@ def test_secrets_are_removed_and_the_rest_stays(text: str) -> None:
 @given(st.text("u1.-@", min_size=1), st.text("ab1@/:?#'=&,.%+", min_size=1))
 @example("u", "/")
 def test_passwords_with_any_characters_are_removed(user: str, password: str) -> None:
-    # such a password cannot be distinguished from a port
+    # a password that looks like a port cannot be recognized
     assume("://" not in f"{password}@" and not re.match(r"\d{1,5}[/?#'),;:.]", password))
     assert redact(f"cannot read ftp://{user}:{password}@host/a.csv: gone") == "cannot read ftp://host/a.csv: gone"
 

@@ -21,7 +21,7 @@ NEWER = {"ray": "2.61.0", "deepspeed": "0.20.1", "transformers": "5.24.0"}
 
 @pytest.fixture
 def newer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives all three packages a newer minor version."""
+    """Pretends that Ray, DeepSpeed and transformers have newer minor versions than the tested ones."""
     monkeypatch.setattr(importlib.metadata, "version", NEWER.__getitem__)
 
 

@@ -1,4 +1,4 @@
-"""Helpers that write the files of small tasks for tests."""
+"""Writes the files of small tasks for tests."""
 
 import json
 from pathlib import Path

@@ -63,7 +63,8 @@ def write_table(path: Path) -> None:
 FORMATS = {
     "jsonl": (write_lines, ["line 1", "line 3", "line 5"]),
     "jsonl.gz": (write_lines, ["line 1", "line 3", "line 5"]),
-    "csv": (write_values, ["line 2", "line 4", "line 5"]),  # the header is line 1, and the second record has two lines
+    # line 1 is the header, and the second record takes two lines
+    "csv": (write_values, ["line 2", "line 4", "line 5"]),
     "tsv": (write_values, ["line 2", "line 4", "line 5"]),
     "parquet": (write_table, ["row 1", "row 2", "row 3"]),
     "arrow": (write_table, ["row 1", "row 2", "row 3"]),
@@ -109,7 +110,7 @@ def test_unusable_records_are_reported_with_a_reason(tmp_path: Path, kind: str, 
     path = tmp_path / "train.jsonl"
     path.write_text(record)
     with pytest.raises(DataError, match=r"train\.jsonl ha|train\.jsonl holds no usable example"):
-        list(read_file(TaskConfig(kind=kind), str(path)))  # a file without any usable record is refused
+        list(read_file(TaskConfig(kind=kind), str(path)))  # a file that only has unusable records is refused
     good = {"text": ["a"] if kind == "tokens" else "a", "label": "x" if kind == "single_label" else ["x"]}
     path.write_text(f"{record}\n{json.dumps(good)}\n")
     (place, found), _ = read_file(TaskConfig(kind=kind), str(path))

@@ -184,7 +184,7 @@ def words(those: list[str], labels: list[str]) -> Example:
 
 
 def test_single_texts_are_tokenized_without_truncation(bert: PreTrainedTokenizerFast) -> None:
-    long = "data model " * 200  # more tokens than the model's longest input
+    long = "data model " * 200  # this text has more tokens than the model's longest input
     found = encode([text("a layer"), text(long, "yes"), text("")], "single_label", ["no", "yes"], bert)
     expected = [bert(each, add_special_tokens=True)["input_ids"] for each in ("a layer", long, "")]
     assert [each.tolist() for each in found.tokens] == expected
@@ -222,7 +222,8 @@ def test_batches_join_in_order(bert: PreTrainedTokenizerFast, monkeypatch: pytes
 def test_without_special_tokens(gpt2: PreTrainedTokenizerFast) -> None:
     found = encode([text("the data"), text("")], "single_label", ["no"], gpt2)
     assert found.tokens[0].tolist() == gpt2("the data")["input_ids"]
-    assert found.tokens[1].tolist() == [gpt2.eos_token_id]  # one token, because a model needs at least one
+    # an empty text becomes one token, because models need at least one
+    assert found.tokens[1].tolist() == [gpt2.eos_token_id]
     assert found.segments[1].tolist() == [0]
     pair = encode([text("the", pair="data")], "single_label", ["no"], gpt2)
     assert not pair.segments[0].any()  # all segments are 0, because GPT-2 has no segment embeddings

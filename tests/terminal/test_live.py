@@ -1,4 +1,4 @@
-"""Tests when the display of progress prints a plain line, and which of several displays draws the live line."""
+"""Tests when a progress display prints a plain line, and which of several displays draws the line that is updated."""
 
 import sys
 from typing import Any

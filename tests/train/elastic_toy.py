@@ -1,4 +1,4 @@
-"""Runs the toy training of the tests on Ray Train, while ranks join and leave.
+"""Trains the tiny model of tests/train/toy.py on Ray Train, while ranks join and leave.
 
 The module is run as a script with the settings as JSON.
 """
@@ -27,7 +27,7 @@ PACE_S = 0.1
 
 @dataclass(frozen=True)
 class ToyRun:
-    """Settings of a toy run."""
+    """Settings of a training run of the tiny model."""
 
     folder: str
     address: str
@@ -37,7 +37,7 @@ class ToyRun:
     interval: int = 5
     """Number of steps between checkpoints."""
     dies_in_save: bool = False
-    """Whether rank 1 is killed in the middle of the checkpoint that a notice requests."""
+    """Whether rank 1 is killed while it writes the checkpoint that a pre-emption notice requests."""
     max_failures: int = 1
 
 
@@ -103,7 +103,7 @@ def on_a_rank(config: dict[str, Any]) -> None:
 
 
 def _killed(loop: Any, write_seal: Callable[..., None], *arguments: Any) -> None:
-    """Kills this process before it seals its share of a checkpoint that a notice requested."""
+    """Kills this process before it seals its share of a checkpoint that a pre-emption notice requested."""
     if loop.wishes.heard:
         os.kill(os.getpid(), signal.SIGKILL)
     write_seal(*arguments)

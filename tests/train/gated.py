@@ -24,12 +24,12 @@ def values() -> dict[Kind, Tensor]:
 
 
 def owner(corrupted: Corrupted) -> Tensor:
-    """Returns the group of each token of the packed sequence: 0 and 1 in turn."""
+    """Returns the group of each token of the packed sequence. The groups 0 and 1 alternate."""
     return torch.arange(int(corrupted.real.sum())) % 2
 
 
 def through_engine(zero_stage: int, compiled: bool = False) -> tuple[float, dict[Kind, Tensor], float]:
-    """Returns the loss of this rank's rows, the gradients of the gates, and the later loss without gates."""
+    """Returns the loss of this rank's rows, the gradients of the gates, and the loss after the gates are removed."""
     import torch.distributed as dist
 
     toy, seen, gated = model(), rows(dist.get_rank(), dist.get_world_size()), values()

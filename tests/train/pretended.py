@@ -29,7 +29,7 @@ from adapt.model.packing import attention, packed
 COUNTING = "aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive"
 """Functions whose output size is only known on the device, so that the host waits for it."""
 READING = {Tensor.tolist, Tensor.cpu, Tensor.numpy}
-"""Functions that read values of the device. Torch does not dispatch them on a CPU."""
+"""Methods that read values from the device. Torch does not dispatch these methods for tensors on a CPU."""
 MAKING = {torch.tensor, torch.as_tensor}
 """Functions that copy data from the host to the device and wait for the copy."""
 OURS = str(Path(adapt.__file__).parent), "/transformers/", "/torch/optim/", "/torch/autograd/graph.py"
@@ -37,7 +37,7 @@ OURS = str(Path(adapt.__file__).parent), "/transformers/", "/torch/optim/", "/to
 
 
 class Told(NamedTuple):
-    """Events of a period, in the three lists of `Pretended`."""
+    """Copies of the three lists of events that `Pretended` has recorded."""
 
     waits: list[str]
     met: list[str]
@@ -67,7 +67,7 @@ class Pretended:
         return tensor.untyped_storage()._cdata in self._storages
 
     def sent(self, values: Tensor, device: torch.device) -> Tensor:
-        """Replaces `adapt.model.packing.packed.sent`."""
+        """Imitates a copy to the device, in place of `adapt.model.packing.packed.sent`."""
         arrived = values if self.has(values) else values.clone()
         self.put(arrived)
         return arrived
@@ -85,7 +85,7 @@ class Pretended:
         return True
 
     def tell(self, ours: list[str], name: str) -> None:
-        """Adds an event to one of our lists, or to DeepSpeed's list if the event is in its code."""
+        """Adds an event to the list `ours`, or to DeepSpeed's list if the event happens in DeepSpeed's code."""
         (ours if _is_ours() else self.others).append(name)
 
     def told(self) -> "Told":
@@ -160,7 +160,7 @@ class _Called(TorchFunctionMode):
 
 @contextmanager
 def pretended(there: Iterable[Tensor]) -> Iterator[Pretended]:
-    """Imitates the device inside the block. The tensors `there` are on the device from the start."""
+    """Imitates a GPU inside the block. The tensors `there` count as being on the GPU from the start."""
     device, sent = Pretended(there), packed.sent
     patches = [
         patch.object(attention, "quick_dropout", functional.dropout),

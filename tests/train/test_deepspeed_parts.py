@@ -17,7 +17,7 @@ from tests.train.toy import Case, build
 VERSION = deepspeed.__version__
 
 
-LOST = [  # cases: run, object whose name is removed, name, and the name in the message
+LOST = [  # each case has a run, an object of DeepSpeed, the name to remove from it, and the name in the error message
     (Case(0), "engine", "torch_autocast_z0_gradscaler", "DeepSpeedEngine.torch_autocast_z0_gradscaler"),
     (Case(0), "settings", "load_universal_checkpoint", "DeepSpeedConfig.load_universal_checkpoint"),
     (Case(1), "optimizer", "loss_scale", "DeepSpeedZeroOptimizer.loss_scale"),

@@ -55,7 +55,7 @@ def alone(last: int) -> list[float]:
 def test_a_node_that_always_kills_its_rank_is_avoided_and_named(
     cluster: Nodes, started: Callable[..., Run], tmp_path: Path, ranks
 ) -> None:
-    """A second node joins after the first failure, so that both failures are on the same node."""
+    """Two failures on one node are enough. A second node joins between them, and training continues there."""
     run = started((1, 1), 5, max_failures=3)
     run.wait(lambda rows: run.saved())
     bad = run.rows()[-1]["node"]
@@ -91,9 +91,9 @@ def test_a_group_grows_and_shrinks_with_its_nodes(cluster: Nodes, started: Calla
 
     changes = [now for then, now in pairwise(rows) if now["world"] != then["world"]]
     assert [row["world"] for row in changes] == [2, 1]
-    wished = changes[0]["step"] - 1  # the group grew from a requested checkpoint, which was not due
+    wished = changes[0]["step"] - 1  # step of the requested checkpoint with which the group grew; none was due
     assert wished % interval
-    assert held < changes[1]["step"]  # no step up to the last checkpoint is repeated after the loss of the node
+    assert held < changes[1]["step"]  # steps up to the last checkpoint are not repeated after the loss
     expected = ranks(1).run(alone, max(row["step"] for row in rows))[0]
     assert [row["loss"] for row in rows] == pytest.approx([expected[row["step"] - 1] for row in rows], rel=1e-5)
     said = re.findall(r"train: (training .*)", run.told.read_text())
@@ -112,7 +112,7 @@ def test_a_notice_is_answered_with_a_checkpoint_and_training_goes_on(
     assert run.saved() == 0
     cluster.add()
     noticed = len(run.rows())
-    # the cloud announces the end of the training's node, and the script passes the notice to Ray
+    # the cloud announces the end of the node that trains, and the script preemption.py passes the notice to Ray
     with served("aws") as metadata:
         metadata.announce(20)  # 20 s are enough, because ranks check for notices every five seconds
         told = ["--node-id", run.rows()[-1]["node"], "--address", cluster.address, "--metadata", metadata.address]
@@ -143,7 +143,7 @@ def test_a_rank_that_dies_in_the_save_on_a_notice_does_not_strand_the_others(
     run.wait(lambda rows: len(rows) > noticed + 2 and rows[-1]["world"] == 1)
     rows = run.rows()
     again = max(number for number, row in enumerate(rows) if row["world"] == 2) + 1
-    assert rows[again]["step"] % 5 == 1  # this is the step after a regular checkpoint
+    assert rows[again]["step"] % 5 == 1  # training continued right after a regular checkpoint
     assert rows[again]["step"] <= rows[again - 1]["step"] + 1
     expected = ranks(1).run(alone, max(row["step"] for row in rows))[0]
     assert [row["loss"] for row in rows] == pytest.approx([expected[row["step"] - 1] for row in rows], rel=1e-5)

@@ -29,7 +29,7 @@ from tests.train.checkpoints.sealed import seal
 
 
 class World:
-    """Imitates a cluster for a policy."""
+    """Imitates a cluster for the policy that decides the number of workers."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.free: dict[str, int] = {}
@@ -57,7 +57,7 @@ class World:
         return 0
 
     def running(self, *nodes: str, seconds: int = 20) -> int | None:
-        """Returns the size that a running group is resized to within `seconds`, or None if it is not resized."""
+        """Returns the new number of workers of a running group, or None if it is not resized within `seconds`."""
         workers = [SimpleNamespace(metadata=SimpleNamespace(node_id=node)) for node in nodes]
         for _ in range(seconds):
             self.now += 1
@@ -128,7 +128,7 @@ def test_the_largest_group_does_not_change(world: World) -> None:
 
 
 def lost(world: World) -> None:
-    """Imitates the loss of one node while another node still has its worker."""
+    """Imitates the loss of a node while the worker on another node still runs."""
     world.running("a", "b", seconds=1)
     world.free = {"a": 0}
 
@@ -220,7 +220,7 @@ def test_a_node_on_which_workers_failed_twice_is_avoided_if_others_have_room(wor
         world.save(step)
     start = world.policy.on_controller_start_worker_group
     assert start(scaling_config=None, num_workers=1) == {"ray.io/node-id": "!in(a)"}
-    assert world.started() == 2  # nodes b and c count, because the worker on c ends with the group
+    assert world.started() == 2  # node c counts too, because the worker on c ends with its group
     world.free = {"a": 2}
     world.policy._held = Counter()
     assert start(scaling_config=None, num_workers=1) is None
@@ -308,7 +308,7 @@ def test_it_starts_with_fewer_after_the_room_stayed_the_same_for_a_while() -> No
     assert size.start(1, now=0.0) is None
     assert size.start(3, now=4.0) is None  # the number of free slots changed, so more slots may follow
     assert size.start(3, now=8.9) is None
-    assert size.start(3, now=9.0) == 2  # three workers cannot divide the batch
+    assert size.start(3, now=9.0) == 2  # not 3, because 3 workers cannot divide the batch
 
 
 def test_it_waits_for_the_fewest_however_long() -> None:

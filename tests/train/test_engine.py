@@ -115,7 +115,7 @@ def test_bf16_is_near_fp32_and_keeps_weights_moments_and_sums_in_fp32(ranks):
 
 
 class Poisoned(Objective):
-    """Returns a NaN loss for the second micro-batch of the third step on rank 0."""
+    """An objective whose loss is NaN for the second micro-batch of the third step on rank 0."""
 
     calls = 0
 
@@ -155,7 +155,7 @@ def test_dropout_is_drawn_from_seed_step_and_rank(ranks):
 
 
 def load_nothing(case, written):
-    """Returns the error if DeepSpeed loads no part of a checkpoint, and whether the weights are unchanged."""
+    """Returns the error that is raised if DeepSpeed loads nothing, and whether the weights are unchanged."""
     train(replace(written, steps=1, save=case.load))
     engine = build(case).engine
     before = engine.full_state()

@@ -55,7 +55,7 @@ def a_job(folder: Path, model: Path, max_failures: int = 3) -> TrainingRun:
     return TrainingRun(config, "ab" * 32, str(folder), (), (), Pretrained(model, model), STEPS)
 
 
-# --- every phase of a rank, with the real worker on two ranks without Ray
+# --- an error in every phase of a rank: the real worker runs on two ranks without Ray
 
 PHASES = {
     "building": "load_tokenizer",
@@ -83,7 +83,7 @@ def _columns(step: int, rank: int) -> dict[str, np.ndarray]:
 
 
 def live(job: TrainingRun, phase: str, at_rank: int) -> list[Any]:
-    """Trains on a rank, with an error in one phase of the rank `at_rank`.
+    """Trains on the calling rank. The rank `at_rank` raises an error in one phase.
 
     The other rank trains in a thread as far as it can, and its checkpoints take half a second to be stored.
 
@@ -172,7 +172,7 @@ def test_an_error_of_one_rank_comes_out_of_it_at_once(
 
 
 def _toy(config: dict[str, Any]) -> None:
-    """Runs a rank that takes part in a collective with the other rank.
+    """Runs a rank that enters a collective operation together with the other rank.
 
     In the first two starts, rank 1 fails before the collective.
 
@@ -229,7 +229,7 @@ def _stop_once(file: Path) -> None:
 
 
 class StoppedGroup(RankGroup):
-    """A group whose rank 1 is stopped in its first start, before the process group."""
+    """A group whose rank 1 is stopped during the first start, before it joins the process group."""
 
     def meet(self, worker_group: Any, backend_config: Any) -> None:
         worker_group.execute_single_async(1, _stop_once, backend_config.rules.folder / "stopped-at-start")
@@ -245,7 +245,7 @@ class StoppedGroupConfig(RankGroupConfig):
 
 
 def _stopped_once(config: dict[str, Any]) -> None:
-    """Runs a rank that joins the other rank in a collective per step. In the first call, a signal stops rank 1."""
+    """Runs a rank that enters a collective with the other rank per step. In the first call, a signal stops rank 1."""
     import torch
 
     folder, rank = Path(config["job"].folder), dist.get_rank()
@@ -344,7 +344,7 @@ def ended(group: ray_train.FixedGroup, *errors: Exception) -> None:
     RestartLog(group.rules.folder).group_began(0, ["a", "b"], {"a": "host a", "b": "host b"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "30")
-        for _ in range(2 if is_announced(dict(enumerate(errors))) else 1):  # Ray repeats the call while it waits
+        for _ in range(2 if is_announced(dict(enumerate(errors))) else 1):  # Ray calls again while it waits
             ray_train.EndAtOnce(group.rules.folder, group).after_exception(None, dict(enumerate(errors)))
 
 

@@ -14,7 +14,7 @@ from adapt.train.held_time import HELD_FILE, HeldLog, HeldTime, add_seconds, hol
 
 
 def write(folder: Path, *lines: tuple[float, str, dict[str, Any]], seen: float | None = None) -> None:
-    """Writes lines with these times, kinds and values. The driver last renewed the file at `seen`."""
+    """Writes a log with these times, kinds and values. Its mtime is `seen`, when the driver last renewed it."""
     text = "".join(json.dumps({"time": at, "kind": kind, **values}) + "\n" for at, kind, values in lines)
     (folder / HELD_FILE).write_text(text)
     if seen:
@@ -63,7 +63,7 @@ def test_a_run_without_failures_has_start_steps_waits_and_an_end(tmp_path: Path)
 
 
 def test_steps_after_the_last_checkpoint_are_redone(tmp_path: Path) -> None:
-    """The checkpoint has 10 of the 16 steps. The time from second 126 to 140 is lost by the restart."""
+    """The checkpoint contains 10 of the 16 steps. The restart loses the time from second 126 to second 140."""
     write(
         tmp_path, begin(100), ranks(110, 0), steps(120, 10, 10), steps(126, 16, 6), ranks(140, 10), steps(150, 20, 10)
     )
@@ -77,7 +77,7 @@ def test_a_stretch_across_the_checkpoint_is_divided_by_steps(tmp_path: Path) -> 
 
 
 def test_an_attempt_that_was_killed_ends_with_the_last_sign_of_its_driver(tmp_path: Path) -> None:
-    """The hour until the next attempt is not held. The time after the last line of rank 0 is lost by the restart."""
+    """The hour until the next attempt is not held time. The restart loses the time after the last line of rank 0."""
     write(tmp_path, begin(100), ranks(110, 0), steps(120, 10, 10), seen=124)
     assert read(tmp_path) == (48, 20, {"start": 20, "other": 8})
     with holding(tmp_path, 2, waits=False):
@@ -138,7 +138,7 @@ def test_what_rank_0_writes_is_read_back(tmp_path: Path, monkeypatch: pytest.Mon
             clock.now += 0.25
             with spent_on("checkpoint"):
                 clock.now += 0.5
-        log.step(4)  # the last line is not old enough, so nothing is written
+        log.step(4)  # nothing is written, because the last line is too recent
         clock.now += 1
         log.step(5)
         assert len((tmp_path / HELD_FILE).read_text().splitlines()) == 3

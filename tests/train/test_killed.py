@@ -66,7 +66,7 @@ class Killed:
     dies: int = 3
     resumes: int = 2
     corpus: Path | None = None
-    """Folder of the text. None for batches of the toy."""
+    """Folder of the text. If None, the run trains on the random batches of tests/train/toy.py."""
 
 
 def train(of: Killed, folder: Path, dies: bool, name: str = RUN) -> tuple[dict[str, torch.Tensor], int]:
@@ -94,7 +94,7 @@ def read_here(feed: Feed) -> Iterator[Any]:
 
 @contextmanager
 def ramped_batches(loop: Loop, corpus: Path, first: int) -> Iterator[Any]:
-    """Opens the batches of a worker. In a job, Ray Data reads them; here, this process reads them."""
+    """Opens the batches of a worker. In a job, Ray Data reads the corpus; here, this process reads it."""
     config = Config(training=loop.training)
     part = part_of(config, lambda length: Mixture.of([-(-TOKENS // length)], 3))
     job = TrainingRun(config, "", "", (str(corpus),), part.stretches, Pretrained(corpus, corpus), loop.steps)
@@ -175,7 +175,7 @@ def test_the_second_phase(ranks: Any, tmp_path: Path) -> None:
 
 
 def test_ramps_of_batch_size_and_length(ranks: Any, tmp_path: Path) -> None:
-    """The training resumes in the middle of the second of three shapes."""
+    """The ramps give three shapes of batches. Training resumes in the middle of the second shape."""
     draw = np.random.default_rng(1)
     cuts = np.sort(draw.choice(np.arange(1, TOKENS), 60, replace=False))
     documents = [part.tolist() for part in np.split(draw.integers(5, VOCABULARY, TOKENS), cuts)]
@@ -220,7 +220,7 @@ def measured(
     [
         ({"keep": "best"}, 5, 4, 9, 2),
         ({"keep": "best", "stop": BEST}, 3, 2, 5, 2),
-        ({"stop": BUDGET}, 3, 2, 4, 3),  # the point that exceeds the budget comes after the resume
+        ({"stop": BUDGET}, 3, 2, 4, 3),  # the measurement that exceeds the limit comes after the resume
     ],
 )
 def test_the_exported_step_and_its_report(

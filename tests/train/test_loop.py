@@ -46,7 +46,7 @@ def run(case: Case, progress: Progress) -> Run:
 
 @pytest.fixture(scope="module")
 def both(ranks) -> list[Run]:
-    """Runs a whole training on two ranks, and returns the events of each rank."""
+    """Runs a whole training run on two ranks, and returns the events of each rank."""
     return ranks(2).run(run, Case(steps=STEPS, training=INTERVALS), Progress())
 
 
@@ -138,7 +138,7 @@ class Pull(Method):
 
 
 class Twice(Method):
-    """A method that adds the mean loss of a micro-batch again. Like distillation, it adds a mean over predictions."""
+    """A method that counts the mean loss of a micro-batch twice. Like distillation, it adds a mean over predictions."""
 
     def __init__(self, objective) -> None:
         self.objective = objective
@@ -160,7 +160,7 @@ def gradients(case: Case, method_name: str) -> list[dict[str, torch.Tensor]]:
     return seen
 
 
-SHARDINGS = [(1, 8), (1, 2), (2, 4), (2, 1)]  # pairs of number of ranks and micro-batch
+SHARDINGS = [(1, 8), (1, 2), (2, 4), (2, 1)]  # (number of ranks, micro-batch)
 FREE = {"max_gradient_norm": 0.0}
 
 

@@ -61,7 +61,7 @@ def test_mlflow_continues_the_run_of_a_training_that_is_resumed(tmp_path: Path) 
     assert run.info.status == "FINISHED"
     assert run.data.params["training.learning_rate"] == "0.25"
     assert not [name for name in run.data.params if name.startswith("tracking.")]
-    # MLflow cannot replace logged values, so steps 5 and 6 have the values of attempt 1
+    # MLflow cannot replace logged values, so steps 5 and 6 keep the values that attempt 1 logged
     expected = [report(step, 1 if step <= 6 else 2) for step in range(1, 9)]
     for name in report(1, 1):
         history = MlflowClient(str(store)).get_metric_history(run.info.run_id, name)
@@ -72,7 +72,7 @@ def test_mlflow_continues_the_run_of_a_training_that_is_resumed(tmp_path: Path) 
 def test_mlflow_gets_a_new_run_for_a_training_that_starts_again(tmp_path: Path, folder_is_left: bool) -> None:
     """A training run that starts from the beginning gets a new MLflow run, although its key is the same.
 
-    Its folder was deleted or has no whole checkpoint.
+    The run starts from the beginning because its folder was deleted or contains no whole checkpoint.
     """
     from mlflow.tracking import MlflowClient
 

@@ -73,7 +73,7 @@ def test_compiling_changes_nothing_but_rounding(name: str) -> None:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     again, found = gradients(name, TrainingConfig(compile=True))
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0  # the model was compiled
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0  # shows that the model was compiled
     assert again == pytest.approx(loss, rel=1e-5)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
@@ -175,7 +175,7 @@ def train_all(cases):
 
 
 def joined(moments):
-    """Returns AdamW's two averages, each as one vector over all parameters."""
+    """Returns AdamW's two moments, each as one vector over all parameters."""
     return [torch.cat([pair[number].flatten() for pair in moments.values()]) for number in (0, 1)]
 
 
@@ -236,7 +236,7 @@ def test_a_step_that_overflows_lowers_the_scale_and_leaves_no_trace(ranks, zero_
 
 
 class Poisoned(Objective):
-    """Returns a NaN loss from the third call on, which is the second step."""
+    """An objective whose loss is NaN from the third call on, which is the second step."""
 
     calls = 0
 
@@ -261,7 +261,7 @@ def poisoned(case):
 
 @pytest.mark.parametrize("zero_stage", STAGES)
 def test_a_loss_that_stays_nan_ends_the_run(ranks, zero_stage):
-    """The scale falls from 2 to 1 at step 2, and cannot fall further at step 3."""
+    """The loss scale falls from 2 to 1 at step 2, and cannot fall further at step 3."""
     for step, message, untouched in ranks(2).run(poisoned, Case(zero_stage, precision="fp16")):
         assert step == 2
         assert message == "step 3: loss nan, gradients are not finite at any loss scale"

@@ -97,7 +97,7 @@ def test_a_killed_worker_is_reported_with_its_number_of_sequences(tmp_path: Path
 
 
 def test_a_worker_killed_before_its_first_pass_gets_no_smaller_micro_batch(tmp_path: Path) -> None:
-    note_pass(tmp_path, 8)  # imitates the file of an earlier run
+    note_pass(tmp_path, 8)  # imitates the file in which an earlier run noted the size of its passes
     with pytest.raises(TrainingError, match="low on memory") as caught:
         trained(tmp_path, died(KILLED), None)
     assert not isinstance(caught.value, DeviceMemoryError)

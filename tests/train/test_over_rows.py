@@ -1,4 +1,4 @@
-"""Tests work on rows on a cluster: killed tasks are repeated, and a lack of memory is reported with a fix."""
+"""Tests a cluster's work on batches of rows: killed tasks are repeated, and a lack of memory is reported with a fix."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Tests the phases of a training run: configurations, lengths, order of text, and runs that continue a phase."""
+"""Tests training runs in phases: configuration, length, order of text, and resumed phases."""
 
 import shutil
 from dataclasses import replace

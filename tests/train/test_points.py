@@ -1,4 +1,4 @@
-"""Tests that measurements between steps do not change a run, and end it at the right step, also after a resume."""
+"""Tests measurements between steps: they do not change a run, and end it at the right step, also after a resume."""
 
 import contextlib
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class Ran(NamedTuple):
 
 @dataclass
 class Told:
-    """A measure that returns configured losses by step, and draws random numbers as a model's dropout would."""
+    """A measurement that returns given losses by step, and draws random numbers, as a model with dropout does."""
 
     progress: Progress
     losses: Mapping[int, float]
@@ -77,10 +77,10 @@ def train(
     """Trains on the calling rank.
 
     Args:
-        case: the training. If it is saved or loaded, `case.save` and `case.load` are folders of a checkpoint.
-        folder: folder of held-out documents to measure; None measures none.
+        case: settings of the run. If it is saved or loaded, `case.save` and `case.load` are folders of a checkpoint.
+        folder: folder of held-out documents to measure. If None, nothing is measured.
         told: losses that are measured, by step.
-        kill: step after which the training is stopped.
+        kill: step after which the run is stopped.
     """
     loop = build(case)
     progress = Progress(**loop.engine.load(case.load)) if case.load else Progress()
@@ -122,7 +122,7 @@ def test_weights_do_not_depend_on_measurements(ranks, tmp_path: Path, zero_stage
 
 
 def alone(folder: Path, is_padded: bool) -> list[float]:
-    """Measures the first model on cut documents, like the evaluation before the training."""
+    """Measures the initial model on the beginnings of held-out documents, like the evaluation before training."""
     from tests.train.toy import model
 
     objective = masking.make(replace(Objective().config, kind="mlm"), Tokenizer(), 0)
@@ -172,7 +172,7 @@ def test_a_budget_ends_the_training_and_exports_the_last_model_within(ranks, zer
 
 @pytest.mark.parametrize("saved", [3, 4])
 def test_a_resumed_training_ends_in_the_same_way(ranks, tmp_path: Path, saved: int) -> None:
-    """The checkpoint was written before or after the point that ends the training."""
+    """The checkpoint of the resumed run was written before or after the measurement that ends the run."""
     case = Case(steps=STEPS, dropout=0.1, training={**BUDGET, "checkpoint_interval_steps": 1})
     whole = ranks(2).run(train, case, None, FALLING)
     folder = tmp_path / "checkpoint"

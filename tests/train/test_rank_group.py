@@ -1,6 +1,6 @@
 """Tests how a group of ranks starts, and that the resources of ranks on our own Ray are freed.
 
-`tests/train/test_failure.py` has a rank that is stopped at its start.
+`tests/train/test_failure.py` tests a rank that is stopped at its start.
 """
 
 import json

@@ -57,7 +57,7 @@ def fits(monkeypatch: pytest.MonkeyPatch, *errors: Callable[[], Exception | None
 def test_a_run_restarts_without_the_damaged_checkpoint(
     run: RankedRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def damaged() -> CheckpointError:  # rank 0 removes a damaged checkpoint in this way
+    def damaged() -> CheckpointError:  # removes the newest checkpoint as rank 0 does if it is damaged
         newest = checkpoints(run.run_folder)[-1]
         (newest / "state.json").unlink()
         (newest / "seal-0-of-1.json").unlink()
@@ -101,7 +101,7 @@ def test_other_errors_end_the_run(run: RankedRun, monkeypatch: pytest.MonkeyPatc
 def test_a_stalled_run_restarts_a_limited_number_of_times(
     run: RankedRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ray_train.time, "sleep", lambda _: None)  # leaves out the wait before a second restart
+    monkeypatch.setattr(ray_train.time, "sleep", lambda _: None)  # skips the wait before a second restart
     run = replace(run, resources=ResourcesConfig(max_stalls=2, max_failures=0))
     called = fits(monkeypatch, *[lambda: StallError("rank 1 made no progress", "mend it")] * 3)
     announced: list[tuple[str, str]] = []
@@ -137,7 +137,7 @@ def test_ranks_that_are_lost_before_their_function_starts_are_started_again_a_li
 
 
 def test_a_new_stall_ends_the_group_with_the_rank_that_the_others_waited_for(run: RankedRun) -> None:
-    """The watchers have killed the ranks. The watchers' reports decide, and not the errors of the dead ranks."""
+    """Watcher processes have killed the ranks. Their reports decide which rank is blamed, not the ranks' errors."""
     wait = (
         'Thread 0x0000000000000007 (most recent call first):\n  File "/torch/distributed/c10d.py", line 3 in reduce\n'
     )
@@ -180,6 +180,6 @@ def test_checkpoints_of_another_key_are_refused_before_the_start(
 
 
 def test_the_key_is_not_shown(run: RankedRun) -> None:
-    """Ray stores a readable copy of a training run's arguments, so the key must not be part of their text."""
+    """Ray stores the arguments of a training run as readable text, which must not contain the secret key."""
     sealing = run.sealing()
     assert sealing.secret.key.decode() not in str({"sealing": sealing})

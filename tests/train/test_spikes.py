@@ -1,4 +1,4 @@
-"""Tests that spikes are found, and that a skipped step changes nothing, at any ZeRO stage and after a resume."""
+"""Tests that loss spikes are found, and that a skipped step changes nothing, at any ZeRO stage and after a resume."""
 
 import json
 import math
@@ -87,7 +87,7 @@ def test_a_run_that_stopped_has_the_key_of_one_that_skips() -> None:
 
 
 BAD = {3: math.nan, 5: 1e6}
-"""Factors of the loss of one micro-batch of rank 0, by step (from 0)."""
+"""Factors by which the loss of one micro-batch of rank 0 is multiplied, keyed by step (from 0)."""
 
 
 class Poisoned(Objective):
@@ -172,7 +172,7 @@ class Norms(Method):
 
 
 def norms(case: Case) -> list[tuple[float, float]]:
-    """Returns the norm before each step, and the norm that the step itself computes."""
+    """Returns for each step the gradient norm before the step, and the norm that the step itself computes."""
     loop = build(case, method=(method := Norms()))
     steps = [loop.step(share, step, 1e-3)[2] for step, share in enumerate(feed(0, case.steps))]
     return list(zip(method.found, steps, strict=True))

@@ -18,7 +18,7 @@ def stopping(*rules: StopConfig) -> TrainingConfig:
 
 
 def points(**losses: list[float]) -> list[Point]:
-    """Returns points every 10 steps, whose figures are the values at one index of each list."""
+    """Returns a measurement every 10 steps. The n-th measurement has the n-th value of each metric's list."""
     columns = zip(*losses.values(), strict=True)
     return [Point(10 * place, dict(zip(losses, values, strict=True))) for place, values in enumerate(columns)]
 
@@ -134,7 +134,7 @@ BEST = TrainingConfig(keep="best")
 
 def test_the_best_measurement_is_kept() -> None:
     measured = points(domain_loss=[4.0, 3.0, 3.5, 3.0])
-    # of equal points, the first point is exported
+    # if measurements are equally good, the model of the first is exported
     assert [exported_point(measured[: 1 + n], BEST) for n in range(4)] == [0, 1, 1, 1]
     scores = points(**{"intent.dev_macro_f1": [0.5, 0.4, 0.6, 0.55]})
     assert exported_point(scores, replace(BEST, keep_metric="intent.dev_macro_f1")) == 2

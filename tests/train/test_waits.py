@@ -140,7 +140,7 @@ def test_a_step_waits_only_for_its_gradient_norm(ranks: Any, stage: int, past: d
 def test_every_objective_waits_once(ranks: Any, method: str) -> None:
     """Every objective waits once per step, also with DAS at its first domain.
 
-    DAS then has no earlier importance, and compares documents with each other.
+    At its first domain, DAS has no earlier importance, so it compares documents with each other.
     """
     assert_waits_once(ranks, [Run(method=method, objective=kind) for kind in KINDS])
 
@@ -187,8 +187,8 @@ def test_mixed_devices_are_detected() -> None:
     there, here = torch.arange(3.0), torch.arange(3.0)
     with pretended([there]) as device:
         there + here
-        there * torch.tensor(2.0)  # a number is passed without a copy
-        there + torch.ones(3, device="cpu")  # the second tensor is created on the device
+        there * torch.tensor(2.0)  # a tensor that contains a single number is allowed
+        there + torch.ones(3, device="cpu")  # a tensor created with `device=` counts as on the device
         torch.stack([there * 2, there.clone()])
     assert device.met == ["aten.add.Tensor"]
 

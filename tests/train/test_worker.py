@@ -1,4 +1,4 @@
-"""Tests the setting that a rank passes to its method, and the report of a run that ended early."""
+"""Tests the `Setting` object that a rank passes to its method, and the report of a run that ended early."""
 
 from pathlib import Path
 

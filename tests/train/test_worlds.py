@@ -7,7 +7,7 @@ import pytest
 from tests.train.toy import Case, Outcome, assert_close, train
 
 SIZES = {"global_batch": 12, "micro_batch": 2, "dropout": 0.3}
-WAYS = [(0, (1, 3, 2)), (1, (3, 2, 3)), (2, (3, 1, 2)), (3, (2, 3, 1))]  # pairs of ZeRO stage and numbers of ranks
+WAYS = [(0, (1, 3, 2)), (1, (3, 2, 3)), (2, (3, 1, 2)), (3, (2, 3, 1))]  # (ZeRO stage, ranks of three runs in turn)
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +32,9 @@ def test_losses_are_those_of_one_rank_whatever_ranks_come_and_go(
 
 
 def test_dropout_is_another_in_each_pass(ranks, undisturbed: Outcome) -> None:
-    """A pass with other rows has another loss, because each pass draws its own dropout.
+    """Each pass draws its own dropout, so the loss of a step depends on which rows are in which pass.
 
-    If all passes had the same dropout, the test above could not detect a wrong order.
+    If all passes had the same dropout, the test above could not detect passes in a wrong order.
     """
     (others,) = ranks(1).run(train, Case(0, steps=1, **{**SIZES, "micro_batch": 4}))
     assert others.losses != pytest.approx(undisturbed.losses[:1], rel=1e-3)

@@ -1,4 +1,4 @@
-"""A tiny BERT that is trained with our engine and loop, and the same training in plain torch."""
+"""Trains a tiny BERT with our engine and loop, and in the same way in plain torch."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -41,7 +41,7 @@ class Case:
     is_padded: bool = False
     """Whether the model is a DeBERTa, which computes documents as padded rows, instead of a BERT."""
     frozen: str = ""
-    """Text in the names of parameters that are not trained. If empty, all parameters are trained."""
+    """Parameters whose names contain this text are not trained. If empty, all parameters are trained."""
     training: dict[str, Any] = field(default_factory=dict)
     load: Path | None = None
     save: Path | None = None
@@ -84,7 +84,7 @@ def model(dropout: float = 0.0, frozen: str = "", is_padded: bool = False) -> An
 
 @cache
 def _built(dropout: float, is_padded: bool) -> Any:
-    """Builds the model once per process, because its check takes a tenth of the time of a training run."""
+    """Builds the model once per process, because checking the model takes a tenth of the time of a training run."""
     sizes: dict[str, Any] = {
         "vocab_size": VOCABULARY,
         "hidden_size": 10,
@@ -110,7 +110,7 @@ def _built(dropout: float, is_padded: bool) -> Any:
 
 
 def with_room(toy: Any, tokens: int) -> Any:
-    """Adds `tokens` positions to the model, and returns it."""
+    """Adds `tokens` position embeddings to the model, and returns the model."""
     embeddings = toy.bert.embeddings
     old = embeddings.position_embeddings.weight.data
     more = torch.nn.Embedding(len(old) + tokens, old.shape[1])
@@ -207,7 +207,7 @@ def train(case: Case) -> Outcome:
 
 
 def moments(engine: Engine) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Returns AdamW's two averages of each trained parameter, without sharding. All ranks must call it."""
+    """Returns AdamW's two moments of each trained parameter, unsharded. All ranks must call this function."""
     from deepspeed.utils import safe_get_full_optimizer_state
 
     zero = engine._engine.optimizer

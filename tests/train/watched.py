@@ -1,4 +1,4 @@
-"""Runs a toy training on real nodes, and reads its reports while it runs."""
+"""Trains a tiny model on real nodes, and reads the reports of the run while it trains."""
 
 import json
 import time
@@ -21,7 +21,7 @@ PATIENCE_S = 300.0
 
 
 class Run:
-    """Runs a toy training in a separate process."""
+    """Trains the tiny model in a separate process."""
 
     def __init__(
         self,

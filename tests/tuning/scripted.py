@@ -1,4 +1,4 @@
-"""Fakes of a search and its trials, whose results come from a function of the values instead of training."""
+"""Fakes a search and its trials. Their results are computed by a function of the tuned values, without training."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""Tests which values trials get, and which trials meet the bound of a search."""
+"""Tests which values trials get, and which trials stay within the bound that a search sets on a metric."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -110,7 +110,7 @@ def test_a_searcher_sees_trials_beyond_the_bound_as_worse_than_all_others() -> N
     assert far is not None
     assert 3.0 < near[0] < far[0]
     assert 0.5 > near[1] > far[1]
-    assert penalised([[5.0, 0.4], [5.0, 0.2]], [True]) == [[0.4], [0.2]]  # no trial meets the bound
+    assert penalised([[5.0, 0.4], [5.0, 0.2]], [True]) == [[0.4], [0.2]]  # no trial is within the bound
 
 
 def search_result(rows: list[TrialRow], best: int, beyond: list[int]) -> Searched:

@@ -20,7 +20,7 @@ SPACE = {"a.x": [1, 2, 3, 4, 5, 6, 7, 8, 9]}
 class Worker:
     """A fake worker that finishes each requested turn (part of a trial) at once.
 
-    A turn is given as (number of the trial, number of the turn). By default, the score of a trial is its number.
+    A turn is written as (number of the trial, number of the turn). By default, a trial's score is its own number.
     """
 
     def __init__(self) -> None:

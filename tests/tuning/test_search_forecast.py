@@ -47,7 +47,7 @@ def test_a_stage_counts_for_the_first_trial_that_needs_it(search: Search, tmp_pa
         finished(run, store, 2.0)
     first, *others = trials_ahead(search, proposals(SPACE, SETTINGS, [False]), store)
     seeds = len(search.config.finetune.seeds)
-    # All seeds are finished. Three stages remain: preparing the task, the summary of the seeds and the trial.
+    # The fine-tuning runs of all seeds are finished. Three stages remain: task, summary of the seeds, and trial.
     assert (first.to_run, first.device_hours) == (3, 2.0 * seeds)
     # All trials share the prepared task, which is counted for the first trial.
     assert {each.to_run for each in others} == {seeds + 2}

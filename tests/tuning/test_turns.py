@@ -1,4 +1,4 @@
-"""Tests turns, the parts of trials after which trials are measured, and successive halving on a cluster."""
+"""Tests turns (parts of a trial, each followed by a measurement), and successive halving on a cluster."""
 
 import json
 import re
@@ -147,7 +147,7 @@ def test_only_keys_of_runs_that_could_have_branched_say_so(world: Config) -> Non
     Keys of runs with other schedules stay the same, so stored results of such runs are found again.
     """
 
-    # Returns whether the key of the training says that it depends on the length, and whether the training does.
+    # Returns whether the key of the training run says that the run depends on its length, and whether it really does.
     def found(**given: Any) -> tuple[bool, bool]:
         stages = everything([searched(world, RATES, **given).trial({})])
         (training,) = [stage for stage in stages if isinstance(stage, Train)]

@@ -53,8 +53,7 @@ def test_figures_of_a_domain() -> None:
     assert (none.tokens, none.length_saved, none.compute_saved) == (0, 0, 0)
     assert one.fertility == 1
     assert one.length_saved == pytest.approx(1 - 5 / found.pieces)
-    # One new token adds 64 weights to the output head, which is computed for the 15% masked tokens.
-    # Each weight takes two FLOPs.
+    # A new token adds 64 weights to the output head, with two FLOPs per weight. The head runs on 15% of all tokens.
     before, after = forward_flops(SIZE, WORK), forward_flops(SIZE, WORK) + 2 * 64 * 0.15
     assert one.compute_saved == pytest.approx(1 - 5 * after / (found.pieces * before))
 
@@ -123,8 +122,8 @@ def test_beginnings_of_words_by_divergence_against_the_formula() -> None:
     ours, theirs, size = 8 / 10, (1 + 1) / (10 + reader.size), reader.size
     assert last in score
     assert found[-1].pieces != last or ours * log(ours / theirs) > 0
-    # In the domain, 2 of 10 words with "za" continue as "zac"; in general text, 9 of 10. Smoothing lowers the second
-    # share, but the score of "zac" stays below the score of "zab".
+    # Of 10 words with "za", 2 continue as "zac" in the domain, and 9 in general text. Smoothing lowers the share in
+    # general text, but "zac" still scores below "zab".
     assert (2 / 10) * log((2 / 10) / ((9 + 1) / (10 + size))) < ours * log(ours / theirs)
     assert found.index(score[last]) < [word.pieces for word in found].index(words[1].pieces)
 
@@ -245,8 +244,7 @@ def test_whole_words_become_tokens_and_come_back_as_text(script: str, family: st
     reader, words = counted(TEXTS[script], backend)
     candidates = by_saved(words, reader, 5)
     if not candidates:
-        # A byte-level tokenizer can always make candidates. The other tokenizers do not know the letters of some
-        # scripts.
+        # Only tokenizers that are not byte-level may have no candidates, if they do not know the letters of a script.
         assert family != "byte-level"
         assert all(word.unknown or len(word.pieces) == 1 or not word.surface.isalnum() for word in words)
         return

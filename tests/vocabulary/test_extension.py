@@ -1,4 +1,4 @@
-"""Tests rebuilt tokenizers.
+"""Tests tokenizers that are rebuilt with added words.
 
 Old tokens keep their ids, new tokens are produced, texts without new words give the same tokens, and decoding works.
 """

@@ -1,4 +1,4 @@
-"""Tests that distilled rows lower the error on texts outside the training, and that all other weights stay the same."""
+"""Tests that distilled embedding rows lower the error on unseen texts, and that all other weights stay the same."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Tests that trimming keeps the tokens of the domain's texts and their logits."""
+"""Tests that trimming a vocabulary keeps all tokens of the domain's texts, with unchanged logits."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Tests which text of a corpus is read, and that it is split into words and pieces as the tokenizer does."""
+"""Tests which text of a corpus is read, and that text is split into words and pieces as the tokenizer splits it."""
 
 import json
 from collections import Counter

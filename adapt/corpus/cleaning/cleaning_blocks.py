@@ -1,7 +1,7 @@
 """Defines the base class of cleaning blocks, and creates the blocks that `corpus.cleaning` lists.
 
-An error about an unknown name or option suggests the nearest known one. Function `edited` changes a text and moves the
-positions of its entities accordingly.
+An error about an unknown name or option suggests the most similar known name. Function `edited` changes a text and
+moves the positions of its entities accordingly.
 """
 
 import json
@@ -24,19 +24,21 @@ class Drop(str):
 class Block:
     """A cleaning rule that keeps, changes or drops a document. The fields of a block are its options.
 
-    The call `block(text, changes)` returns the text, changed or not, or a `Drop`, and adds the number of its changes to
-    the dict `changes`. The result must depend only on the text and the block's options.
+    The call `block(text, changes)` returns the text, which the block may have changed, or a `Drop` with the reason to
+    drop the document. The block also adds the number of its changes to the dict `changes`. The result must depend only
+    on the text and the block's options.
     """
 
     name: ClassVar[str]
     """Name of the block in the configuration."""
     packages: ClassVar[tuple[str, ...]] = ()
-    """Names of packages that influence the block's result. Their versions enter stage keys."""
+    """Names of packages that influence the block's result. Stages run again if the version of such a package changes,
+    because the versions are part of stage keys."""
     keeps_entities: ClassVar[bool] = True
     """Whether the block corrects the positions of a text's entities when it changes the text."""
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
-        """Returns the text, changed or not, or the reason to drop it."""
+        """Returns the text, which the block may have changed, or the reason to drop the document."""
         raise NotImplementedError
 
 
@@ -92,7 +94,7 @@ BLOCKS: Kinds[type[Block]] = Kinds(
     },
     base="adapt.corpus.cleaning.cleaning_blocks:Block",
 )
-"""The cleaning blocks by their names in `corpus.cleaning`. The fields of a block are its options."""
+"""The built-in cleaning blocks, keyed by their name in `corpus.cleaning`. The fields of a block are its options."""
 
 
 def blocks_of(cleaning: Sequence[Any]) -> tuple[Block, ...]:
@@ -110,10 +112,10 @@ def blocks_of(cleaning: Sequence[Any]) -> tuple[Block, ...]:
 
 
 def identity(cleaning: Sequence[Any]) -> list[dict[str, Any]]:
-    """Returns the name, all options and the package versions of each block, for stage keys.
+    """Returns the name, all options and the package versions of each block, as a part of stage keys.
 
-    The result includes options that have their default value, so it is the same whether the configuration sets an
-    option to its default or leaves the option out.
+    The result includes options that have their default value, so the result is the same whether the configuration sets
+    an option to its default or leaves the option out.
     """
     names = [_name_and_options(entry)[0] for entry in cleaning]
     return [
@@ -123,7 +125,7 @@ def identity(cleaning: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def check_entities(cleaning: Sequence[Any], entity_field: str | None) -> None:
-    """Checks, if the corpus has an entity field, that all blocks correct the positions of entities.
+    """Checks that all blocks correct the positions of entities, if the corpus has a field of entities.
 
     Raises:
         ConfigError: a block does not correct the positions. The message names the block.

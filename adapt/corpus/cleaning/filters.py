@@ -1,6 +1,7 @@
 """Cleaning blocks that drop documents: `length`, `letters`, `symbols`, `language` and `repetition`.
 
-The list of options that is shown to users takes the type and range of an option from the annotation of its field.
+Each option of a block is a field. The annotation of the field sets the option's type and range, which users see in the
+list of options.
 """
 
 import re
@@ -60,7 +61,8 @@ class Letters(Block):
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
         """Returns the text if its share of letters is large enough."""
-        if letters_in_ascii(text) >= self.min_fraction * len(text):  # skips a slow count
+        # texts with enough ASCII letters need no slow count
+        if letters_in_ascii(text) >= self.min_fraction * len(text):
             return text
 
         letters, visible = count_letters(text)
@@ -125,7 +127,7 @@ class Symbols(Block):
     option for English text only."""
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
-        """Returns the text if it violates no rule."""
+        """Returns the text if it breaks none of Gopher's rules, else the reason to drop it."""
         words = text.split()
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         if not words:
@@ -163,7 +165,7 @@ class Language(Block):
     """Smallest probability of the recognised language. Documents with a lower probability are dropped. Many texts of
     fewer than 30 characters have a lower probability."""
     max_characters: PositiveInt = 4000
-    """Length of a document's beginning that the classifier reads [characters]."""
+    """Number of characters that the classifier reads from the beginning of a document."""
 
     def __post_init__(self) -> None:
         """Refuses unknown language codes."""
@@ -209,7 +211,7 @@ class Repetition(Block):
     """Whether repeated runs of 2 to 10 words are checked too. The limits for these runs are fixed."""
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
-        """Returns the text if no share is above its limit."""
+        """Returns the text if no share of duplicates is above its limit, else the reason to drop it."""
         for parts, kind, most, most_characters in (
             (text.splitlines(), "lines", self.max_lines, self.max_line_characters),
             (text.split("\n\n"), "paragraphs", self.max_paragraphs, self.max_paragraph_characters),
@@ -223,7 +225,10 @@ class Repetition(Block):
 
 
 def duplicate_shares(parts: Sequence[str]) -> tuple[float, float]:
-    """Returns the share of parts that are duplicates, and the share of characters in them. Blank parts are ignored."""
+    """Returns two shares of duplicates among the lines or paragraphs of a text: by number, and by characters.
+
+    Blank lines and paragraphs are ignored.
+    """
     stripped = [part.strip() for part in parts if part.strip()]
     number, characters = len(stripped), sum(map(len, stripped))
     if not number:
@@ -233,11 +238,11 @@ def duplicate_shares(parts: Sequence[str]) -> tuple[float, float]:
 
 
 TOP_NGRAMS = {2: 0.20, 3: 0.18, 4: 0.16}
-"""Limits on the most repeated run: the largest allowed share of a text's characters in all its occurrences, keyed by
-the run's length [words]."""
+"""Limits for single repeated runs of words: the largest allowed share of a text's characters that all occurrences of a
+run have together, keyed by the length of the run [words]."""
 DUPLICATE_NGRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
-"""Limits on all duplicate runs together: the largest allowed share of a text's characters in them, keyed by the length
-of the runs [words]."""
+"""Limits for all repeated runs of words together: the largest allowed share of a text's characters in such runs, keyed
+by the length of the runs [words]."""
 
 
 def repeats_words(words: Sequence[str]) -> bool:
@@ -250,7 +255,7 @@ def repeats_words(words: Sequence[str]) -> bool:
 
 
 def top_share(hashes: np.ndarray, lengths: np.ndarray, n: int) -> float:
-    """Returns the largest share of a text's characters that the occurrences of a single run of n words contain.
+    """Returns the share of a text's characters in all occurrences of one run of n words, maximised over runs.
 
     Args:
         hashes: hashes of the words, uint64 [words].
@@ -283,5 +288,5 @@ def duplicate_share(hashes: np.ndarray, lengths: np.ndarray, n: int) -> float:
     _, first = np.unique(runs, return_index=True)
     again = np.ones(len(runs), bool)
     again[first] = False
-    covered = np.convolve(again, np.ones(n, np.int64)) > 0  # a run that starts at i - n + 1 to i contains word i
+    covered = np.convolve(again, np.ones(n, np.int64)) > 0  # word i is in each run that starts at i - n + 1 to i
     return float(lengths[covered].sum() / lengths.sum())

@@ -1,6 +1,7 @@
 """Cleaning blocks that change documents: `fix_unicode`, `boilerplate` and `pii`.
 
-The list of options that is shown to users takes the type and range of an option from the annotation of its field.
+Each option of a block is a field. The annotation of the field sets the option's type and range, which users see in the
+list of options.
 """
 
 import ipaddress
@@ -123,7 +124,7 @@ class Pii(Block):
 
 
 def _found(text: str, options: Pii) -> Iterator[tuple[str, Edit]]:
-    """Yields the kind of each match and the edit that masks it, in the order of `_kinds`."""
+    """Yields, for each match, the kind of personal data and the edit that masks it, in the order of `_kinds`."""
     for kind, option, pattern, holds in _kinds():
         if getattr(options, option):
             for match in pattern.finditer(text):
@@ -156,7 +157,7 @@ def _always(_: str) -> bool:
     return True
 
 
-@cache  # compiled at the first use, so that jobs without this block do not spend time on it
+@cache  # the patterns are compiled at the first use, so that jobs without this block spend no time on them
 def _kinds() -> list[tuple[str, str, re.Pattern[str], Callable[[str], bool]]]:
     """Returns the kinds of data that can be masked. The kind that is recognised most reliably comes first.
 

@@ -1,7 +1,8 @@
 """Reads the documents of a file or a web archive.
 
-The program `adapt.corpus.documents.document_reader` parses the documents. This module starts it, gives it documents,
-and replaces it when a document ends it. It also checks that the packages for the documents are installed.
+The program `adapt.corpus.documents.document_reader` parses the documents. This module starts the program, sends it
+documents, and restarts the program after a document that crashed or blocked it. This module also checks that the
+packages for the documents are installed.
 """
 
 import io
@@ -31,11 +32,12 @@ from adapt.support.errors import AdaptError, ConfigError
 PROGRAM = "adapt.corpus.documents.document_reader"
 _TIMERS = (signal.SIGPROF, signal.SIGALRM)
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
-"""Environment variables that the program gets. Others may be secrets, which untrusted documents must not reach."""
+"""Environment variables that are passed to the program. Other variables may contain secrets, which untrusted documents
+must not reach."""
 
 
 class DocumentProcess:
-    """Gives documents to the program that parses them, and starts the program if it is not running.
+    """Sends documents to the program that parses them, and starts the program if it is not running.
 
     The program ends when its standard input is closed, which happens at the latest when this process ends.
     """
@@ -48,7 +50,8 @@ class DocumentProcess:
     def read(self, kind: str, data: bytes, limits: DocumentLimits, encoding: str | None = None) -> list[str] | Bad:
         """Returns the texts of a document, or the reason why it cannot be read.
 
-        The texts of a document with broken pages are followed by the reason `BROKEN_PAGES`, so that it is counted.
+        If only some pages of a document are broken, the texts are followed by the reason `BROKEN_PAGES`, so that the
+        document is counted as unreadable too.
 
         Args:
             kind: kind of the document; see `adapt.corpus.documents.document_reader.read_document`.
@@ -75,7 +78,8 @@ class DocumentProcess:
                 line = process.stdout.readline()
             except BrokenPipeError:
                 line = b""
-            except BaseException:  # an interrupt: the next document must not get the answer that is still pending
+            # such as an interrupt: without a kill, the next document would get the answer to this one
+            except BaseException:
                 self._killed()
                 raise
             if not line.endswith(b"\n"):
@@ -96,13 +100,16 @@ class DocumentProcess:
                 self._ended()
 
     def _killed(self) -> None:
-        """Kills the program. It counts as ended even if another interrupt comes while it ends."""
+        """Kills the program. The program counts as ended even if another interrupt arrives before it has ended."""
         process, self._process = self._process, None
         if process:
             _end(process, kill=True)
 
     def _ended(self) -> int:
-        """Waits until the program has ended, and returns its exit status. The next document starts it again."""
+        """Waits until the program has ended, and returns its exit status.
+
+        The next document starts the program again.
+        """
         process, self._process = self._process, None
         assert process
         return _end(process)
@@ -142,11 +149,12 @@ def document_process() -> DocumentProcess:
 
 
 RULES = 2
-"""Version of our rules for reading documents. Raise it with every change of the rules that changes texts."""
+"""Version of our rules for reading documents. Increase the version with every change of the rules that changes the
+extracted text."""
 _MODULES = {"markdown-it-py": "markdown_it"}
-"""Names of modules, keyed by the name of their package, if the two names differ."""
+"""Module names, keyed by package name, for packages whose module has another name than the package."""
 _DAMAGED = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, pa.ArrowException)
-"""Errors of libraries that decompress."""
+"""Types of errors that libraries raise when they decompress a damaged file."""
 
 
 def check_packages(path: str, kind: str) -> None:
@@ -166,7 +174,8 @@ def check_packages(path: str, kind: str) -> None:
 def reading_version(kind: str) -> str:
     """Returns the version of the reading rules of a kind of document, for stage keys.
 
-    It includes the versions of the packages that extract the text, because other versions extract different text.
+    The result includes the versions of the packages that extract the text, because other versions extract different
+    text.
     """
     versions = deciding(*(name for name in PACKAGES[kind] if name != "fastwarc"))  # fastwarc does not affect the text
     named = sorted(versions.get("packages", {}).items())
@@ -181,7 +190,7 @@ def read_documents(path: str | Path, limits: DocumentLimits, stamp: str = "") ->
     Args:
         path: path or URL of the file.
         limits: limits, and how documents are divided.
-        stamp: stamp of the file, from `adapt.corpus.files.storage.state`.
+        stamp: text that changes when the file changes, from `adapt.corpus.files.storage.state`.
 
     Raises:
         FileNotFoundError, PermissionError: the file cannot be opened.
@@ -254,7 +263,8 @@ def _payloads(
     from fastwarc.warc import ArchiveIterator, WarcRecordType
 
     types = (WarcRecordType.response, WarcRecordType.resource, WarcRecordType.conversion)
-    stream: Any = _Steps(decompressed(file, compression) if compression else file)  # only reads; cannot seek or close
+    # a stream that fastwarc can read, but not seek or close
+    stream: Any = _Steps(decompressed(file, compression) if compression else file)
     try:
         for record in ArchiveIterator(stream, record_types=WarcRecordType.any_type, parse_http=False):
             size = record.content_length
@@ -281,7 +291,7 @@ _KINDS = {"text/html": "html", "application/xhtml+xml": "html", "application/pdf
 
 
 def _kind_of(record: Any) -> str | None:
-    """Returns the kind of a record's document; None if the record is not a document."""
+    """Returns the kind of document that a record of a web archive contains; None if the record contains none."""
     if record.is_http:
         headers = record.http_headers
         media_type = record.http_content_type or ""

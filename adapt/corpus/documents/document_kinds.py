@@ -1,4 +1,4 @@
-"""Defines required packages, limits, reasons for unreadable documents, and marks of parts for all document readers.
+"""Defines packages, limits, reasons for unreadable documents, and marks of pages and headings.
 
 Readers put a mark before each page and before each heading. `divided_text` divides the text at these marks. The marks
 are private-use characters of Unicode. Readers first remove such characters from the document.
@@ -42,14 +42,14 @@ NO_ENCODING = "document in an unknown encoding"
 
 
 class UnreadableDocumentError(Exception):
-    """A document, or a part of it, has no text that can be read.
+    """Raised if a document, or a part of it, has no text that can be read.
 
     The first argument is the reason, such as ENCRYPTED. The second is the list of texts of the other parts, if any.
     """
 
     @property
     def reason(self) -> str:
-        """The reason, under which the document is counted."""
+        """The reason why the document cannot be read. Unreadable documents are counted by reason."""
         return str(self.args[0])
 
     @property
@@ -60,7 +60,7 @@ class UnreadableDocumentError(Exception):
 
 @dataclass(frozen=True)
 class DocumentLimits:
-    """How a document is divided, and how much work it may cause. The fields are those of section `corpus`."""
+    """How a document is divided, and the limits of size and time. The fields are those of section `corpus`."""
 
     split: str = "file"
     """Unit that becomes a document of the corpus: `file`, `page` or `heading`."""
@@ -98,7 +98,7 @@ def tidy(text: str) -> str:
     """Removes marks, trailing spaces, and repeated blank lines. All line ends become newlines."""
     text = unmarked(text)
     for end in _LINE_ENDS:
-        text = text.replace(end, "\n")  # many times as fast as a regular expression
+        text = text.replace(end, "\n")  # `str.replace` is many times as fast as a regular expression
     text = "\n".join(map(str.rstrip, text.split("\n")))
     while "\n\n\n" in text:
         text = text.replace("\n\n\n", "\n\n")
@@ -110,8 +110,8 @@ def divided_text(text: str, split: str) -> list[str]:
 
     Args:
         text: text of the document, with marks before pages and headings.
-        split: `file` for the whole text, `page` or `heading`. A document without such marks stays whole. A heading
-            without text before the next heading is put before that heading.
+        split: `file` for the whole text, `page` or `heading`. A document without such marks is not divided. A heading
+            that is followed directly by the next heading goes into the part of the next heading.
 
     Returns:
         The parts that have text, without marks.

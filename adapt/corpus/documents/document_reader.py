@@ -1,9 +1,9 @@
-"""The program that parses documents: `python -m adapt.corpus.documents.document_reader`.
+"""Parses documents in a separate program: `python -m adapt.corpus.documents.document_reader`.
 
-It reads requests from standard input and writes an answer to each request to standard output. Requests and answers are
-lines of JSON. A request has an id, which its answer repeats, and the size of the document, whose bytes follow the line.
-`adapt.corpus.documents.document_files` starts the program with few environment variables, so that a document that takes
-control of a library finds no secrets.
+The program reads requests from standard input and writes an answer to each request to standard output. Requests and
+answers are lines of JSON. A request has an id, which its answer repeats, and the size of the document, whose bytes
+follow the line. `adapt.corpus.documents.document_files` starts the program with few environment variables, so that a
+document that takes control of a library finds no secrets.
 
 The kernel ends the program when a document takes too much time, even inside of a library.
 """
@@ -30,7 +30,8 @@ from adapt.corpus.documents.document_kinds import (
 from adapt.corpus.documents.zipped_documents import docx_text, epub_chapters, joined_chapters
 
 WALL_TIME = 10
-"""Largest wall time for a document, as a multiple of its largest CPU time. It stops parsers that wait forever."""
+"""Largest wall time for a document, as a multiple of its largest CPU time. The limit stops parsers that wait
+forever."""
 MEMORY_BYTES = 2 << 30
 """Address space that the program may use in addition to eight times the largest size of a document [bytes]."""
 MEMORY_PER_BYTE = 8
@@ -40,7 +41,7 @@ def main() -> None:
     """Answers requests until standard input ends."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a library that prints must not mix its output with the answers
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C ends the job, which ends this program
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ignores ctrl-C: it ends the job, which then ends this program
     for name in (signal.SIGPROF, signal.SIGALRM):
         signal.signal(name, signal.SIG_DFL)
     while line := sys.stdin.buffer.readline():
@@ -73,7 +74,7 @@ def _answer(request: dict[str, Any], source: BinaryIO) -> dict[str, Any]:
 
 
 def read_document(kind: str, data: bytes, limits: DocumentLimits, encoding: str | None = None) -> list[str]:
-    """Returns the texts of a document: one, or one per page or heading.
+    """Returns the texts of a document: a single text, or a text per page or heading.
 
     Args:
         kind: kind of the document, such as `pdf`; or `plain` for plain text.
@@ -96,7 +97,10 @@ def read_document(kind: str, data: bytes, limits: DocumentLimits, encoding: str 
 
 
 def _marked_text(kind: str, data: bytes, limits: DocumentLimits, encoding: str | None) -> str:
-    """Returns the text of a document with marks before pages and headings. Each kind loads only its own library."""
+    """Returns the text of a document with marks before pages and headings.
+
+    Each kind of document loads only its own library.
+    """
     if kind == "pdf":
         from adapt.corpus.documents.pdf_pages import pdf_text
 

@@ -21,7 +21,7 @@ from adapt.corpus.documents.document_kinds import (
 )
 
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n.*?\n(?:---|\.\.\.)[ \t]*\n", re.S)
-"""The YAML with which many Markdown files begin."""
+"""The block of YAML metadata at the beginning of many Markdown files."""
 
 
 def markdown_text(source: str) -> str:
@@ -56,7 +56,8 @@ def _spans(tokens: Sequence[Any]) -> Iterator[str]:
 
 
 _ROLE = re.compile(r":[\w:.+-]+:`~?!?([^`<]*?)\s*(?:<[^`>]*>)?`")
-"""A role, such as :class:`Name` or :ref:`title <label>`. Sphinx has roles that docutils does not know."""
+"""A role of reStructuredText, such as :class:`Name` or :ref:`title <label>`. Sphinx has roles that docutils does not
+know."""
 _RST = {
     "file_insertion_enabled": False,  # docutils must not read other files for a document
     "raw_enabled": False,
@@ -146,22 +147,24 @@ _DECLARED = re.compile(
     rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([\w.:-]+)|<\?xml[^>]{0,100}?encoding=["']([\w.:-]+)""", re.I
 )
 _HEAD_BYTES = 4096
-"""A declared encoding is searched for in this many bytes from the page's beginning. HTML demands the first 1,024."""
+"""Number of bytes at the beginning of a page in which a declared encoding is searched for. The HTML standard requires a
+declaration to be in the first 1,024 bytes."""
 _HEADING_TAG = re.compile(r"<h[1-6](?:\s[^<>]*)?>", re.I)
 _DAMAGE = 1000
 """A page with at most one invalid byte per this many bytes counts as UTF-8 with errors."""
 _REPLACEMENT = "\ufffd"
 _HEADING = "qzheadingqz"
-"""Word that marks headings while the library extracts the text, because it removes characters for private use."""
+"""Word that marks headings while a library extracts the text. The library would remove the usual marks, which are
+private-use characters."""
 
 
 def decoded(data: bytes, declared: str | None = None) -> str:
     """Decodes a page or another text of unknown encoding.
 
     Encodings are tried in this order: the byte order mark, UTF-16 if every other byte is mostly zero, UTF-8, the
-    declared encoding, UTF-8 with a few invalid bytes, UTF-16 with any zero bytes, and the encoding that the bytes
-    resemble. UTF-8 comes before the declaration, because text of another encoding is almost never valid UTF-8 and
-    declared encodings are often wrong.
+    declared encoding, UTF-8 with a few invalid bytes, UTF-16 if the bytes contain a zero byte, and the encoding that a
+    detector guesses from the bytes. UTF-8 comes before the declaration, because text of another encoding is almost
+    never valid UTF-8 and declared encodings are often wrong.
 
     Args:
         data: bytes of the page.
@@ -206,7 +209,8 @@ def main_text(html: str, whole: bool = False) -> str:
     """
     if html.count("\0") * 100 > len(html):
         raise UnreadableDocumentError(BROKEN)
-    # marked in the source, because finding the headings in the tree takes 20 times as long as extracting the text
+    # headings are marked in the source of the page, because finding the headings in the tree takes 20 times as long as
+    # extracting the text
     marked = _HEADING_TAG.sub(lambda tag: tag[0] + _HEADING, unmarked(html))
     text: str = extract_plain_text(
         marked, main_content=not whole, alt_texts=False, comments=False, post_meta=False, list_bullets=False

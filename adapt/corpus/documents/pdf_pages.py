@@ -83,7 +83,7 @@ def _marked(pages: Sequence[str]) -> str:
 
 
 def without_margins(pages: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Removes headers and footers: lines at the top or bottom that occur on at least half of three or more pages.
+    """Removes headers and footers: lines at the top or bottom of at least half of the pages, and at least three pages.
 
     Lines that differ only in numbers, such as page numbers, count as equal, except rows of numbers, as in tables.
 

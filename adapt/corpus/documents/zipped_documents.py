@@ -50,7 +50,7 @@ class _Archive:
         return name in self._names
 
     def read(self, name: str) -> bytes:
-        """Unpacks a part.
+        """Unpacks the part (file) of the archive with the given name.
 
         Raises:
             UnreadableDocumentError: there is no such part, or it is encrypted, damaged or too large.
@@ -103,15 +103,15 @@ class _Handler:
 
 
 _ENTITY = tuple("<!ENTITY".encode(name) for name in ("utf-8", "utf-16-le", "utf-16-be"))
-"""Declaration of an entity in the encodings of XML."""
+"""Beginning of an entity declaration, in each encoding that XML allows."""
 
 
 def _parse(content: bytes, handler: _Handler) -> None:
     """Parses XML.
 
     Raises:
-        UnreadableDocumentError: the XML is malformed, too deep, or declares entities, with which a few bytes can stand
-            for gigabytes. Office and EPUB programs declare none.
+        UnreadableDocumentError: the XML is malformed, too deep, or declares entities. With entities, a few bytes can
+            expand to gigabytes, and Office and EPUB programs declare none.
     """
     if any(entity in content for entity in _ENTITY):
         raise UnreadableDocumentError(BROKEN)
@@ -128,7 +128,10 @@ def _local(name: str) -> str:
 
 
 class _Styles(_Handler):
-    """Collects the ids of the paragraph styles that are headings. Names of styles are English in all languages."""
+    """Collects the ids of the paragraph styles that are headings.
+
+    Files contain the English names of styles, whatever the language of Word.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,10 +161,11 @@ class _Word(_Handler):
         self.paragraphs: list[str] = []
         self._headings = headings
         self._open: list[list[str]] = []
-        """Pieces of the paragraphs that have begun. A text box has paragraphs inside of a paragraph."""
+        """Pieces of text of each paragraph that has begun and not ended. There can be several such paragraphs, because
+        a text box has paragraphs inside a paragraph."""
         self._in_text = False
         self._skipped = 0
-        """Number of open elements whose text is left out."""
+        """Number of XML elements that have begun and not ended, and whose text is left out."""
 
     def begin(self, name: str, attributes: dict[str, str]) -> None:
         if self._skipped or name in _LEFT_OUT:
@@ -213,13 +217,13 @@ class _Package(_Handler):
     def __init__(self) -> None:
         super().__init__()
         self.files: dict[str, str] = {}
-        """Paths of the files of text, keyed by id."""
+        """Paths of the book's text files, keyed by id."""
         self.spine: list[str] = []
-        """Ids of the files in reading order."""
+        """Ids of the book's text files in reading order."""
         self.roots: list[str] = []
-        """Paths of package files, in `container.xml`."""
+        """Paths of the book's package files, as listed in `container.xml`."""
         self.algorithms: list[str] = []
-        """Algorithms of encrypted files, in `encryption.xml`."""
+        """Algorithms with which files of the book are encrypted, as listed in `encryption.xml`."""
 
     def begin(self, name: str, attributes: dict[str, str]) -> None:
         if name == "rootfile":

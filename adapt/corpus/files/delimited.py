@@ -22,8 +22,8 @@ _INSIDE = re.compile(rb'(?:[^"]++|"")*+')
 _MARK = b"\xef\xbb\xbf"
 """Byte order mark of UTF-8."""
 _LONGEST_CELL = 2**31 - 1
-"""Limit of the csv library on the length of a cell [characters]. It is so high that only the limit of `raw_rows`
-applies."""
+"""Limit of the csv library on the length of a cell [characters]. It is set so high that long rows are only limited by
+`raw_rows`."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class RawRow:
     lines: list[bytes] = field(default_factory=list)
     """Lines of the row with their line ends; empty if the row is too long."""
     height: int = 0
-    """Number of lines of the row."""
+    """Number of lines that the row spans."""
     cells: int = 0
     """Number of cells of the row."""
     enclosed: int = 0
@@ -43,7 +43,7 @@ class RawRow:
     size: int = 0
     """Size of the row [bytes]."""
     is_open: bool = False
-    """Whether the row's last cell is not closed yet."""
+    """Whether the row's last cell began with a quote that is not closed yet."""
     is_too_long: bool = False
     is_bare: bool = False
     """Whether a cell that is not enclosed in quotes contains a quote."""
@@ -269,11 +269,11 @@ _SAMPLED_ROWS = 10_000
 _MOST_VALUES = 50
 """Largest number of different values of a column that counts as a column of labels."""
 _MOST_CANDIDATES, _MOST_LINES, _LONGEST = 100, 20, 64
-"""Limits: number of cells over several lines that are examined, number of lines of such a cell, and length of a
-compared value [bytes]."""
+"""Limits on the number of cells over several lines that are examined, on the number of lines of such a cell, and on the
+length of a value that is compared [bytes]."""
 _FEW = 0.01
-"""Largest share of the cells over several lines that may look like rows by chance. With a larger share, the file is
-refused."""
+"""Largest share of the cells over several lines that may look like rows by chance. If a larger share looks like rows,
+the file is refused."""
 
 
 def are_enclosing(lines: Iterable[bytes | Bad], mark: bytes, limit: int, path: str, by_default: bool) -> bool:
@@ -320,7 +320,7 @@ def _extent(row: RawRow) -> str:
 
 
 def _value(cell: bytes) -> bytes:
-    """Returns a cell for comparisons, without enclosing quotes and truncated to one byte more than `_LONGEST`."""
+    """Returns a cell's value for comparisons, without enclosing quotes, cut off after one byte more than `_LONGEST`."""
     is_enclosed = len(cell) > 1 and cell[:1] == cell[-1:] == b'"'
     return (cell[1:-1] if is_enclosed else cell)[: _LONGEST + 1]
 
@@ -330,7 +330,8 @@ class _Survey:
 
     def __init__(self, mark: bytes) -> None:
         self.inconsistent = ""
-        """Line and reason of the first row whose quotes do not enclose cells."""
+        """Line number of the first row whose quotes cannot enclose cells, and the reason why; empty if there is no such
+        row."""
         self.first_tall: RawRow | None = None
         """First row that spans several lines."""
         self.shows_enclosing = False

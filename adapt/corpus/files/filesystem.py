@@ -121,7 +121,7 @@ def _fix_of(pattern: str) -> str:
 
 
 def _local(pattern: str) -> tuple[list[str], bool]:
-    path = Path(os.path.abspath(Path(pattern).expanduser()))  # without `..`, so that each file has a single name
+    path = Path(os.path.abspath(Path(pattern).expanduser()))  # resolves `..`, so that each file has a single name
     if path.is_dir():
         return files_of(path), True
     return [str(path)] if path.is_file() else matching(path), False
@@ -130,7 +130,7 @@ def _local(pattern: str) -> tuple[list[str], bool]:
 def _remote(pattern: str) -> tuple[list[str], bool]:
     pattern = pattern.rstrip("/")
     files, path = filesystem(pattern)
-    before = pattern.removesuffix(path)  # fsspec's paths lack this part: protocol, host and user
+    before = pattern.removesuffix(path)  # protocol, host and user, which are missing in the paths that fsspec returns
 
     def listed() -> tuple[list[str], bool]:
         try:
@@ -158,7 +158,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _escaped(files: Any, pattern: str) -> str:
-    """Escapes the folders of a store's pattern that exist literally, so that they are not read as patterns."""
+    """Escapes the folder names in a store's pattern that exist as written, so that they are not read as patterns."""
     parts = pattern.split("/")
     for count in range(len(parts) - 1, 0, -1):
         folder = "/".join(parts[:count])
@@ -223,7 +223,8 @@ def _folders(folder: Path) -> Iterator[Path]:
     seen: set[str] = set()
     waiting, linked = deque([folder]), deque[Path]()
     while waiting or linked:
-        current = (waiting or linked).popleft()  # links come last, so that a folder is listed by its real name
+        # linked folders come last, so that each folder is listed by its real name
+        current = (waiting or linked).popleft()
         real = os.path.realpath(current)
         if real not in seen:
             seen.add(real)
@@ -269,7 +270,7 @@ def retried(action: Callable[[], T], where: str) -> T:
     for pause in (*WAITS_S, None):
         try:
             return action()
-        except Exception as error:  # any error, because each store has its own kinds of errors
+        except Exception as error:  # catches any error, because each store raises its own types of errors
             if isinstance(error, _FINAL) and not _may_pass(error):
                 raise
             if pause is None or isinstance(error, _HOPELESS):

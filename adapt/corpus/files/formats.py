@@ -34,8 +34,8 @@ _FORMATS: dict[str, Format] = {
 TABLES = ("parquet", "arrow")
 """Formats with typed columns and built-in compression."""
 DOCUMENTS = ("html", "pdf", "docx", "epub", "markdown", "rst", "tex", "warc")
-"""Formats of documents, whose text the libraries of the extra `documents` extract. A file is one document, except that
-a web archive (`warc`) has many."""
+"""Document formats, such as HTML and PDF. The libraries of the optional extra `documents` extract their text. Each file
+is one document, except that a web archive (`warc`) contains many."""
 WITHOUT_FIELDS = ("text", *DOCUMENTS)
 """Formats whose records have no fields."""
 _PACKED = (*TABLES, "pdf", "docx", "epub")
@@ -70,7 +70,7 @@ _FOREIGN = {
     **dict.fromkeys((".feather", ".ipc"), "give it a name that ends in .arrow"),
     **dict.fromkeys((".z", ".lz4", ".br", ".lzma"), "compress it with gzip, zstd, xz or bzip2"),
 }
-"""Advice for files of other formats, keyed by suffix."""
+"""Advice for files whose format cannot be read, keyed by suffix."""
 
 
 class Bad(str):
@@ -268,7 +268,7 @@ def refuse_substitutes(head: bytes, path: str | Path) -> None:
 
 def _refuse_encoding(head: bytes, path: str | Path) -> None:
     name = next((name for mark, name in _BOMS if head.startswith(mark)), None)
-    if name is None and len(head) >= 8:  # without a byte order mark
+    if name is None and len(head) >= 8:  # the file has no byte order mark
         zeros = [head[start::2].count(0) * 2 / len(head) for start in (0, 1)]
         if max(zeros) > 0.6 and min(zeros) < 0.2:
             name = "UTF-16LE" if zeros[1] > zeros[0] else "UTF-16BE"
@@ -336,7 +336,7 @@ def _name_twice(line: bytes) -> str | None:
 
 
 def _are_all(head: bytes, kind: type) -> bool:
-    """Returns whether the first lines are JSON values of a Python type."""
+    """Returns whether the first lines are JSON values of the given Python type."""
     try:
         return all(isinstance(json.loads(line), kind) for line in _first_lines(head))
     except (ValueError, RecursionError):

@@ -101,10 +101,10 @@ def read_shard(corpus: CorpusConfig, commit: str, reading: Reading) -> Iterator[
 
 
 def check_dataset(corpus: CorpusConfig, commit: str, name: str, fix: str = TEXT_FIX) -> None:
-    """Checks that a split has a field.
+    """Checks that a split of a dataset has the field `name`.
 
     Args:
-        corpus: configuration with the names of the dataset, of its configuration and of its split.
+        corpus: settings that name the dataset, its configuration and its split.
         commit: commit of the dataset.
         name: name of the field.
         fix: advice for the message if there is no such field.
@@ -133,7 +133,7 @@ def _load(repository: str, configuration: str | None, split: str, commit: str) -
     def load() -> Any:
         try:
             return _library().load_dataset(place, configuration, split=split, streaming=True, **at)
-        except Exception as error:  # any error, because the library passes on errors of all formats and stores
+        except Exception as error:  # catches any error, because the library passes on errors of all formats and stores
             if _is_outage(error):
                 raise
             raise _unopened(repository, error) from error
@@ -155,7 +155,7 @@ def _place(repository: str, commit: str) -> tuple[str, dict[str, str]]:
 
 
 def _check_quotes(corpus: CorpusConfig, commit: str, reading: Reading, shards: int) -> None:
-    """Checks the quotes of the csv or tsv files of a split, because the library may silently read rows into one cell.
+    """Checks the quotes of a split's csv or tsv files, because the library may silently read several rows as one cell.
 
     Raises:
         DataError: rows may be lost in a cell.
@@ -185,7 +185,7 @@ def _separated_files(repository: str, configuration: str | None, split: str, com
 
 @contextmanager
 def _in_words(corpus: CorpusConfig) -> Iterator[None]:
-    """Turns errors of the `datasets` library that are raised in the block into errors that name the dataset."""
+    """Turns errors that the `datasets` library raises in the `with` block into errors that name the dataset."""
     try:
         yield
     except AdaptError:

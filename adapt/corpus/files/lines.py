@@ -1,4 +1,4 @@
-"""Reads lines, paragraphs and JSON objects of a file or of a range of it, in bounded memory.
+"""Reads lines, paragraphs and JSON objects of a whole file or of a range of bytes, in bounded memory.
 
 The ranges [0, a), [a, b), [b, end) of a file together contain each of its lines once: a line belongs to the range in
 which it begins, and a paragraph to the range in which the blank line before it begins.
@@ -16,7 +16,7 @@ TOO_LONG = Bad("longer than corpus.max_record_mib")
 
 
 class Lines:
-    """Iterates over the lines of a stream with their newlines. Lines longer than the limit are skipped as `TOO_LONG`.
+    """Iterates over the lines of a stream with their newlines. A line longer than the limit is replaced by `TOO_LONG`.
 
     Args:
         stream: the stream, positioned at its beginning; seekable if `start` is not 0.
@@ -30,7 +30,7 @@ class Lines:
         self._stream = stream
         self._limit = limit
         if start:
-            stream.seek(start - 1)  # one byte before, so that a line that begins exactly at `start` is included
+            stream.seek(start - 1)  # starts one byte earlier, so that a line that begins exactly at `start` is included
             self.position = start - 1
             self._pass_over()
 
@@ -133,6 +133,6 @@ def _parsed(line: bytes) -> Any:
         text = line.decode()
         value, end = _DECODER.raw_decode(text)
         is_whole = text[end:] in _ENDS
-    except ValueError:  # another encoding, blanks before the value, or no JSON
+    except ValueError:  # the line has another encoding, blanks before the value, or no JSON
         is_whole = False
     return value if is_whole else json.loads(line)

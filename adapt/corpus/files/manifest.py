@@ -42,8 +42,8 @@ from adapt.support.errors import ConfigError, DataError, nearest
 from adapt.support.redact import redact, redacted
 
 _READ_AS = dict.fromkeys(DELIMITERS, "quotes 2")
-"""Version of the reading rules, keyed by format, for formats whose rules have changed. The version enters the keys of
-files of these formats."""
+"""Version of the reading rules, keyed by format, for formats whose rules have changed. The version is part of stage
+keys, so that files of these formats are read again."""
 LISTERS = 16
 """Number of files of a remote store whose metadata is requested in parallel."""
 
@@ -59,7 +59,7 @@ class Part:
     digest: str
     """Digest of the content: SHA-256, or the digest or version that the remote store gives."""
     stamp: str = ""
-    """Stamp of the file, which changes with it (see `adapt.corpus.files.storage.state`), or commit of the dataset."""
+    """Text that changes when the file changes (see `adapt.corpus.files.storage.state`), or commit of the dataset."""
     format: str = ""
     """Format according to the file's name, such as `jsonl` or `text gzip`, with the version of its reading rules if
     these have changed."""
@@ -122,9 +122,9 @@ def check_listed(manifest: Manifest) -> None:
 def expand_paths(paths: str | list[str]) -> list[str]:
     """Lists the files that paths, folders, patterns and URLs name, as absolute paths or URLs, without repeats.
 
-    The files of each entry are sorted by path. A folder's documents, such as PDF files, are left out if it has files
-    of other formats too, such as .jsonl; the log says how to name them. A local file with several names (links) is
-    listed once, by its first name.
+    The files of each entry are sorted by path. A folder's documents, such as PDF files, are left out if the folder has
+    files of other formats too, such as .jsonl; the log says how to name them. A local file with several names (links)
+    is listed once, by its first name.
 
     Raises:
         ConfigError: there is no path, or a store is not known.
@@ -179,14 +179,15 @@ def package_records(names: Sequence[str]) -> list[Path]:
         names: names of the packages, in any spelling that pip accepts; empty for all packages except this one.
 
     Raises:
-        ConfigError: a package is not installed. The message suggests the installed one with the nearest name.
+        ConfigError: a package is not installed. The message suggests the installed package with the most similar name.
     """
     installed: dict[str, list[importlib.metadata.Distribution]] = {}
     for distribution in importlib.metadata.distributions():
         if distribution.name not in (None, "dontstop"):  # remains of a removed package may have no name
             installed.setdefault(_canonical(distribution.name), []).append(distribution)
     chosen = {_canonical(name) for name in names} or installed.keys()
-    # Reading the list of files of every installed package takes seconds, so only those of the chosen ones are read.
+    # Reading the list of files of every installed package takes seconds, so only the lists of the chosen packages are
+    # read.
     found = {name: [path for each in installed.get(name, []) for path in _records_of(each)] for name in chosen}
     for name in names:
         if not found[_canonical(name)]:
@@ -241,11 +242,12 @@ class Slice:
     path: str
     """Path or URL of the file, path of the module, or name of the dataset."""
     start: int = 0
-    """Start of the range: byte of a file, or index of a dataset's shard."""
+    """Start of the range that is read: byte of a file, or index of a dataset's shard."""
     stop: int | None = None
-    """End of the range (exclusive); None for the end of the file, module or dataset."""
+    """End of the range that is read (exclusive); None for the end of the file, module or dataset."""
     stamp: str = ""
-    """Stamp of the file when it was listed (see `adapt.corpus.files.storage.state`), or commit of the dataset."""
+    """Text that identifies the version of the file when it was listed (see `adapt.corpus.files.storage.state`), or
+    commit of the dataset."""
 
     @property
     def place(self) -> str:
@@ -274,14 +276,14 @@ class ItemPlace(NamedTuple):
     """The position of an item (a part of a corpus that one task reads) in its corpus."""
 
     part: int
-    """Index in the manifest, from 0, of the file, dataset or package that contains the item, or of the item's first
-    document."""
+    """Index in the manifest (from 0) of the file, dataset or package that contains the item. If the item consists of
+    several documents, such as PDF files, the index of the first of these files."""
     start: int
     """Start of the item: index of a byte in the file, of a shard in the dataset, or of a module in the package."""
 
 
 def places_of(manifest: Manifest, corpus: CorpusConfig) -> list[ItemPlace]:
-    """Returns the position of each item of `items_of` in the corpus."""
+    """Returns the position in the corpus of each item that `items_of` lists."""
     places, modules = [], Counter[int]()
     for number, item in _numbered(manifest, corpus):
         places.append(ItemPlace(number, modules[number] if corpus.source == "docstrings" else item[0].start))
@@ -390,7 +392,8 @@ def _docstrings(tree: ast.Module) -> Iterator[str]:
 
     Only statements are visited, because expressions contain no docstrings and visiting them is slow.
     """
-    waiting: list[ast.AST] = [tree]  # no recursion, because each `elif` of a chain is nested in the previous one
+    # a list instead of recursion, because each `elif` of a long chain is nested in the previous one
+    waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -51,12 +51,12 @@ class Reading:
     """Largest size of a record [bytes]. Longer records are skipped and counted as bad."""
     start: int = 0
     stop: int | None = None
-    """Range [start, stop) of the file to read [bytes] (see `adapt.corpus.files.formats.is_divisible`). If `stop` is
-    None, the range ends with the file. For a dataset, `start` is the index of the shard."""
+    """Range [start, stop) of the file that is read [bytes] (see `adapt.corpus.files.formats.is_divisible`). If `stop`
+    is None, the range ends with the file. For a dataset, `start` is the index of the shard."""
     stamp: str = ""
-    """Stamp of the file when it was listed (see `adapt.corpus.files.storage.state`)."""
+    """Text that identifies the version of the file when it was listed (see `adapt.corpus.files.storage.state`)."""
     limits: DocumentLimits = field(default_factory=DocumentLimits)
-    """Limits for reading a document, and how it is divided into records."""
+    """Limits for reading a document (such as a PDF file), and how a document is divided into records."""
 
 
 def read_records(path: str | Path, reading: Reading) -> Iterator[str | Bad]:
@@ -64,7 +64,7 @@ def read_records(path: str | Path, reading: Reading) -> Iterator[str | Bad]:
 
     Args:
         path: path or URL of the file.
-        reading: fields, range and limits.
+        reading: the fields to read, the range of the file, and limits.
 
     Raises:
         DataError: the whole file is broken (cut short, of another format than its name says, without the field), or it
@@ -210,7 +210,10 @@ def _records(path: str | Path, reading: Reading) -> Iterator[Record]:
 
 
 def _documents(path: str | Path, reading: Reading) -> Iterator[str | Bad]:
-    """Yields the texts of a document. A document without readable text is a bad record, not an error of the file."""
+    """Yields the texts of a document.
+
+    A document without readable text is counted as a bad record and raises no error.
+    """
     for text in read_documents(path, reading.limits, reading.stamp):
         yield TOO_LONG if not isinstance(text, Bad) and len(text) > reading.max_bytes else text
 
@@ -283,7 +286,7 @@ def check_field(
     where = str(path)
     if kind in WITHOUT_FIELDS and needs_fields:
         raise DataError(f"{where} is {_WITHOUT[kind == 'text']}, which has no field {name!r}", _USE_FIELDS)
-    if kind in DOCUMENTS:  # a document that cannot be read is counted, and is not an error of the corpus
+    if kind in DOCUMENTS:  # documents are not checked here; the job counts documents that cannot be read
         return
     with broken_files(path):
         if kind == "text":
@@ -316,7 +319,7 @@ def _line_fields(path: str | Path, kind: str, compression: str | None) -> dict[s
         if kind in DELIMITERS:
             return dict.fromkeys(header_of(raw, kind, str(path))) or None
         count, first = 0, ""
-        for line in islice(raw, _FIRST_LINES):  # bad records are skipped here; the job counts and reports them
+        for line in islice(raw, _FIRST_LINES):  # this check skips bad records; the job counts and reports them
             if isinstance(line, Bad):  # the line is too long for this check
                 return None
             if not line.isspace():

@@ -37,8 +37,8 @@ def state(location: str) -> tuple[int | None, str, str | None]:
     """Returns the metadata of a file, without reading its content.
 
     Returns:
-        The size in bytes (None if the store does not give it); a stamp, which changes when the file changes; and a
-        digest of the content, if the store has one.
+        The size in bytes (None if the store does not give it); a stamp (a text that changes when the file changes); and
+        a digest of the content, if the store has one.
 
     Raises:
         DataError: there is no such file, or no permission to read it.
@@ -49,7 +49,7 @@ def state(location: str) -> tuple[int | None, str, str | None]:
             stat = os.stat(location)
             return stat.st_size, stamp_of(stat), None
         files, path = filesystem(location)
-        files.invalidate_cache()  # drops an older state that fsspec may have cached
+        files.invalidate_cache()  # drops older metadata that fsspec may have cached
         info = retried(lambda: files.info(path), location)
     except OSError as error:
         raise unreadable(location, error) from error
@@ -166,7 +166,7 @@ class _Persistent(io.RawIOBase):
     def _drop(self) -> None:
         file, self._file = getattr(self, "_file", None), None
         if file is not None:
-            with suppress(Exception):  # ignores errors, because the connection may have failed already
+            with suppress(Exception):  # ignores errors of closing, because the connection may have failed already
                 file.close()
 
 
@@ -271,7 +271,7 @@ class _Xz(io.RawIOBase):
 
 @contextmanager
 def broken_files(path: str | Path) -> Iterator[None]:
-    """Turns errors of libraries about a file that are raised in the block into errors that name the file.
+    """Turns the errors that libraries raise about a file in the `with` block into errors that name the file.
 
     Raises:
         DataError: the file is missing, not readable, cut short, or of another format than its name says.

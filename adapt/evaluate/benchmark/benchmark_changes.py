@@ -5,7 +5,7 @@ items and seeds are both treated as random samples (`adapt.statistics.comparison
 items. Its variance is the variance over items (bootstrap of the mean over seeds) plus the variance of the mean over
 seeds, and the quantile is Student's t with the seeds' degrees of freedom.
 
-Leaked items are found in the text that a model was trained on, by shared runs of words. The training text is read from
+Leaked items are found in the text that a model was trained on, by shared word n-grams. The training text is read from
 its token shards, so it is exactly the text that the model was trained on: after cleaning and deduplication, without
 held-out documents. Tokenizers may change a text (`uncased` tokenizers convert it to lower case), so items pass through
 the same tokenizer before they are compared. Items count as leaked by the rule of `adapt.corpus.decontamination`.
@@ -208,10 +208,11 @@ def items_index(tasks: Mapping[str, TaskItems], pretrained: Pretrained, ngram: i
     """Builds the index of the items of all tasks. Each item is an evaluation set, named by the item's number.
 
     Args:
-        tasks: the tasks. Their items are numbered in order over all tasks. If texts are unknown, the sets are empty.
+        tasks: the tasks. Their items are numbered in order over all tasks. An item without a known text has an empty
+            set.
         pretrained: model whose tokenizer the items pass through.
-        ngram: length of the compared runs of words [words].
-        overlap: an item counts as leaked if a document contains at least this share of the item's runs.
+        ngram: length of the compared n-grams [words].
+        overlap: an item counts as leaked if a document contains at least this share of the item's n-grams.
     """
     loaded = load_tokenizer(pretrained.model, pretrained.tokenizer)
 
@@ -237,9 +238,9 @@ def leaked_items(
     The value is None if the task's texts are unknown.
 
     Args:
-        tasks: the tasks of the search's index.
+        tasks: the tasks whose items are in the search's index, in the order of the index.
         texts: folders of prepared texts that a model was trained on.
-        search: search for the items.
+        search: finds the items that a token shard contains.
         cluster: searches the shards in parallel.
     """
     leaked = np.zeros(sum(task.items for task in tasks.values()), bool)

@@ -1,8 +1,8 @@
 """Scores a decoder on tasks of lm-evaluation-harness, in a Ray task.
 
 The harness's own class for transformers computes the answers, with the model as dontstop loads it: from safetensors
-only, with added modules such as adapters. Templates of tasks are rendered by Jinja's sandbox, because a template of the
-harness's own environment could run Python code. Finished tasks are not repeated after the process was killed.
+only, with added modules such as adapters. Templates of tasks are rendered by Jinja's sandbox, because a template in
+the harness's own Jinja environment could run Python code. Finished tasks are not repeated after the process was killed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def score_tasks(run: HarnessRun, folder: Path) -> None:
     config = run.tasks.config
     with hushed(), tempfile.TemporaryDirectory() as cache, token_counter(loaded.model) as count:
         use_sandbox()
-        # the harness warns that it ignores arguments for loading, although none are passed
+        # `hushed` hides the harness's warning about ignored loading arguments, although none are passed
         lm = HFLM(
             pretrained=loaded.model,
             tokenizer=loaded.tokenizer,
@@ -101,7 +101,7 @@ def plain_decoder(pretrained: Pretrained, shared_by: int = 1) -> Ready:
 
 
 def use_sandbox() -> None:
-    """Replaces the harness's environment for templates with one that refuses access to Python's internals."""
+    """Replaces the harness's Jinja environment with a sandbox, whose templates cannot access Python's internals."""
     if not isinstance(utils.env, SandboxedEnvironment):
         filters = utils.env.filters
         utils.env = SandboxedEnvironment(loader=BaseLoader(), undefined=StrictUndefined, keep_trailing_newline=True)
@@ -109,7 +109,7 @@ def use_sandbox() -> None:
 
 
 def _loaded(tasks: HarnessTasks, name: str, cache: Path) -> Sequence[Any]:
-    """Loads the tasks that a configured name stands for."""
+    """Loads the tasks of a configured name, which names a task, a group or a tag."""
     with told_of_task(name):
         if name in tasks.parts:
             manager = TaskManager(include_defaults=False)
@@ -142,9 +142,9 @@ def harness_scores(lm: Any, task: Any, tasks: HarnessTasks) -> TaskItems:
     """Scores a model of the harness on one task.
 
     Args:
-        lm: model of the harness.
-        task: task of the harness.
-        tasks: settings of all tasks.
+        lm: the model, wrapped in the harness's model class.
+        task: a task object of the harness. Its few-shot settings are changed.
+        tasks: the configured tasks, with the number of solved examples, the seed and the limit of items.
     """
     config = tasks.config
     # like the harness's `simple_evaluate`, but without collecting facts about the machine, which takes seconds

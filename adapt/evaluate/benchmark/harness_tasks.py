@@ -30,7 +30,7 @@ from adapt.support.errors import ConfigError, DataError, nearest
 
 PACKAGES = ("lm_eval", "accelerate")
 BUILDERS = ("json", "csv", "parquet", "arrow", "text")
-"""Formats of local data in a task file. Others, such as `pandas`, could run code (pickles)."""
+"""Formats that local data of a task may have. Other formats, such as `pandas`, read pickles, which could run code."""
 REFUSED = {
     "class": "it names a Python class",
     "unsafe_code": "it runs the code that a model writes",
@@ -62,7 +62,7 @@ class OwnTask:
 
 @dataclass(frozen=True)
 class HarnessTasks:
-    """The configured tasks. Names of the harness are resolved when the tasks run."""
+    """The configured tasks. Names of the harness's own tasks, groups and tags are resolved when the tasks run."""
 
     config: HarnessConfig
     own: Mapping[str, OwnTask]

@@ -1,4 +1,4 @@
-"""Scores of one model per item of a task, and the statistics by which a library summarises them.
+"""Stores a model's scores on the items of a task, and computes the statistics by which a library summarises them.
 
 An interval resamples items, so the score must be a function of values per item. For other scores, such as corpus BLEU,
 no interval is shown. `ItemMeasure.of` computes the score from the values and compares it with the library's score, so a
@@ -69,7 +69,7 @@ STATISTICS: dict[str, Callable[..., np.ndarray]] = {
 """Functions that compute a score from columns with one value per item, keyed by name. All except `spearman` have the
 names of aggregations of lm-evaluation-harness, and take log-likelihoods [nats] and numbers of words or bytes."""
 WITH_WEIGHTS = ("weighted_perplexity", "bits_per_byte", "spearman")
-"""Statistics of two columns."""
+"""Names of statistics that need two columns: values and weights or, for `spearman`, true and predicted values."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class ItemMeasure:
         Args:
             score: score of the library.
             higher_is_better: whether higher scores are better.
-            statistic: name of the statistic of the score; an unknown name means that there is none.
+            statistic: name of the statistic that the score should equal; ignored if it is not in STATISTICS.
             values: value of each item: a number, or a pair of numbers.
         """
         plain = cls(float(score), higher_is_better)
@@ -123,7 +123,7 @@ class TaskItems:
     texts: list[list[str]] | None
     """Texts of each item that must not be in training text. None if they are not known."""
     tokens: int = 0
-    """Number of tokens that the model has computed, padding included."""
+    """Number of tokens that the model has processed, padding included."""
     seconds: float = 0.0
 
     @property
@@ -194,7 +194,7 @@ def results_of_seeds(measures: Sequence[ItemMeasure], kept: np.ndarray) -> Teste
 
     Args:
         measures: the measure of each seed, with a statistic of sums (all but `spearman`).
-        kept: which items count, bool [items].
+        kept: whether each item counts, bool [items].
     """
     from scipy.sparse import csr_array
 

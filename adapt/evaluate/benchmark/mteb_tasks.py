@@ -28,8 +28,8 @@ FILES = ("test", "train", "corpus")
 NEEDED = {"classification": ("train",), "sts": (), "retrieval": ()}
 """Fields that a kind of task needs in addition to `test`."""
 EVERYTHING = 10**9
-"""Limit for the numbers of queries and documents that is never reached. User-defined tasks use all their texts, while
-the section `retrieval` draws samples."""
+"""Limit that the numbers of queries and documents never reach. User-defined tasks use all their texts, but the section
+`retrieval` draws samples, so it needs limits."""
 
 
 @dataclass(frozen=True)

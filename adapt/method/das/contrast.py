@@ -169,10 +169,10 @@ class Contrast:
     def _candidates(self, part: Corrupted) -> Tensor:
         """Returns the indices of a micro-batch's documents that may be compared, int64 [documents], on the host.
 
-        In a trial of the memory use, rows have no numbers. Then all documents are compared, which needs the most
-        memory.
+        In a trial that measures the memory use, rows have no numbers, so general text cannot be recognized. Then all
+        documents are compared, which needs the most memory.
         """
-        rows = (part.starts & part.real).nonzero()[:, 0]  # row of each document
+        rows = (part.starts & part.real).nonzero()[:, 0]  # index of each document's row in the micro-batch
         if self._config.contrast_text == "all" or part.rows is None:
             return torch.arange(len(rows))
         if self._first_general is None:
@@ -224,7 +224,7 @@ class Contrast:
         """
         if self._gates is None or self._is_exact:
             return ()
-        # every rank must run a pass, so a rank without compared documents runs one document and ignores it
+        # every rank must run a pass, so a rank without compared documents runs one document and ignores the result
         packed = text.compared if len(text.numbers) else text.whole.only(torch.zeros(1, dtype=torch.int64))
         injected = self._injected.on() if self._injected else nullcontext()
         with torch.no_grad(), self._gates.set(self._importance_on(packed.input_ids.device)), injected:
@@ -357,7 +357,7 @@ def contrast_of(model: Any, config: DasOptions, importance: Values | None, first
         first_general: number of the first row of replayed general text; None without general text.
 
     Raises:
-        ModelError: for the reason given at `injected`.
+        ModelError: the model has no dropout, and `injected_dropout` is 0.
     """
     gates = None if importance is None else Gates(model)
     return Contrast(config, gates, importance, injected(model, config.injected_dropout), first_general)

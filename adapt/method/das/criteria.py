@@ -44,11 +44,11 @@ class MeasureSettings:
     """Options for measuring gradients."""
 
     granularity: Literal["batch", "example"] = "batch"
-    """Whether a gradient is computed for all rows of a batch together, or for each row separately."""
+    """Whether one gradient is computed for all rows of a batch together (`batch`), or one for each row (`example`)."""
     dropout_seed: int | None = None
     """Seed that determines the dropout, together with the batch's number. None runs the model without dropout."""
     embeddings: Literal["free", "gradient", "frequency"] = "free"
-    """Measurement per token: the norm of the `gradient` at its embedding, its `frequency`, or nothing (`free`)."""
+    """What is measured per token: the norm of the `gradient` at its embedding, its `frequency`, or nothing (`free`)."""
     rows: int = 64
     """Maximum number of rows per pass. The gradients of a larger batch are summed before their size is computed."""
     dtype: torch.dtype = torch.float32
@@ -63,7 +63,7 @@ class Sums:
     """
 
     units: dict[Kind, Tensor]
-    """Sum of the sizes of gradients at each unit, keyed by kind of unit, [layers, units]."""
+    """Summed sizes of gradients at each unit, keyed by kind of unit (such as attention heads), [layers, units]."""
     tokens: Tensor | None
     """Summed sizes of gradients at each token's embedding, or counts of tokens, [vocabulary]; None if not measured."""
     groups: int
@@ -96,7 +96,7 @@ def gate_sizes(
         batches: numbered batches. The same numbers and rows give the same sums in any process.
         settings: options for the gradients.
     """
-    total: Sums | None = None  # stays on the device, so that the CPU need not wait for it after each batch
+    total: Sums | None = None  # kept on the device, so that the CPU need not wait for it after each batch
     gradients = TokenGradients(model) if settings.embeddings == "gradient" else nullcontext()
     with measuring_mode(model, settings.dropout_seed is not None), gradients as at_tokens:
         for number, batch in batches:
@@ -127,7 +127,7 @@ def _of_batch(
         value = _value(model, gates, loss, part, leaves, owner if by_row else None, settings.dtype)
         wanted = at_tokens.taken(owner) if at_tokens else []
         gradients = torch.autograd.grad(value, [*leaves.values(), *wanted])
-        for total, gradient in zip(sums, gradients, strict=False):  # skips the tokens' gradients, which come last
+        for total, gradient in zip(sums, gradients, strict=False):  # ignores the last gradients, those of tokens
             total.add_(gradient)
         if at_tokens:
             at_tokens.add(gradients[len(sums) :])
@@ -288,7 +288,7 @@ class TokenGradients:
     def __init__(self, model: Any) -> None:
         self._module = model.get_input_embeddings()
         self._vocabulary = len(self._module.weight)
-        self._seen: list[tuple[Tensor, Tensor]] = []  # for each pass: token ids, embeddings
+        self._seen: list[tuple[Tensor, Tensor]] = []  # token ids and embeddings of each pass
         self._keys: list[Tensor] = []
         self._gradients: list[Tensor] = []
 

@@ -102,7 +102,7 @@ def load_importance(folder: Path, model: Any) -> Importance:
 
 
 def joined_importance(previous: Tensor | None, new: Tensor | None) -> Tensor | None:
-    """Returns the larger of two importances for each token. If one argument is None, returns the other argument."""
+    """Returns the larger of each token's two importances. If one argument is None, returns the other argument."""
     if previous is None or new is None:
         return previous if new is None else new
     return torch.maximum(previous, new)
@@ -213,7 +213,7 @@ class SoftMask(Method):
         """Masks the model's parameters. Parameters whose importance is 0 everywhere get no mask.
 
         Raises:
-            ModelError: the number of embeddings differs from the number of importances.
+            ModelError: the model's number of embeddings differs from the length of `embedding`.
         """
         importance = {**by_parameter(model, self._importance), **self._rows(model)}
         self._masks = mask_all(model, importance, self._target)
@@ -234,5 +234,5 @@ class SoftMask(Method):
         return {name: self._embedding[:, None]}
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Replaces the trained parameters V by the weights W with which the model computes."""
+        """Replaces the trained parameters V by the weights W, which the masked model uses in its computations."""
         return computed_with(state, self._masks)

@@ -106,8 +106,8 @@ class DasOptions:
     economy_fraction: OpenFraction = 0.2
     """Share of a global batch's documents that the contrast compares (contrast_cost: economy)."""
     share: PositiveFraction = 1.0
-    """Share of the trained model in every weight of the result; the rest comes from the model before this domain, as
-    with method `interpolate`."""
+    """Weight of the trained model when it is averaged with the model before this domain, as with method
+    `interpolate`. 1 exports the trained model unchanged."""
     embeddings: Literal["free", "gradient", "frequency"] = "free"
     """Whether rows of the embeddings are masked: `free` does not, like the paper; `gradient` masks a token's row by how
     much the loss of past domains depends on the token; `frequency` by how often the token occurs in the text of past
@@ -132,7 +132,7 @@ class Das(Method):
         self._documents = 0  # number of documents over which `_total` is summed
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that training uses. The other options are only part of the key of stage `importance`."""
+        """Returns the options that training uses. The other options only affect the key of stage `importance`."""
         das = self.options
         counts = {"economy_fraction": das.contrast_cost == "economy", "contrast_text": das.contrast_text != "all"}
         contrast = [name for name in CONTRAST if counts.get(name, True)]
@@ -274,9 +274,9 @@ class Das(Method):
         return report
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the weights with which the masked model computes, mixed with the weights before this domain.
+        """Returns the masked model's weights, averaged with the weights before this domain.
 
-        The share of the trained weights is `das.share`.
+        `das.share` is the share of the masked model's weights.
         """
         state, share = self._mask.merge(state) if self._mask else state, self.options.share
         if share == 1 or not state:

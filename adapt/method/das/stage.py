@@ -31,7 +31,7 @@ LEAST_PLASTICITY = 0.1
 FREE_SHARE = 0.5
 """The stage warns if unprotected embeddings are more than this share of the parameters."""
 SHOWN = 3
-"""Maximum number of warnings that are logged. The record of the sequence has all warnings."""
+"""Maximum number of warnings that the stage logs. The record of the sequence of domains has all warnings."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ImportanceMeasured:
 
     rows: int
     groups: int
-    """Number of groups of rows. One gradient was computed per group."""
+    """Number of groups of rows (batches or single rows). One gradient was computed per group."""
     tokens: int
     """Number of text tokens that were read."""
     device_seconds: float
@@ -68,12 +68,12 @@ class MeasureImportance(Stage[ImportanceMeasured]):
     texts: tuple[Stage[Any], ...]
     """The prepared texts for measuring importance."""
     previous: Stage[ImportanceMeasured] | None
-    """The stage with the earlier importance, which is merged with the new importance; None without earlier domains."""
+    """The stage that measured importance for earlier domains, merged with the new importance; None if there is none."""
     about: About
     """Whether importance is measured for `general` knowledge (`das.general_importance`) or for the texts' `domain`."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the part of the key that determines the importance: criterion, sample, and normalization."""
+        """Returns the entries of the stage's key that determine the importance: criterion, sample, normalization."""
         config, das = self.config, self.options
         sample = {
             "sequences": das.importance_sequences,
@@ -102,7 +102,7 @@ class MeasureImportance(Stage[ImportanceMeasured]):
         }
 
     def needs(self) -> Mapping[str, float]:
-        """Returns the resources of a stage that computes on all workers."""
+        """Returns the resources that the stage requests, which are those of all workers."""
         return needs_as_training(self.config)
 
     def run(self, folder: Path, done: Done) -> Outcome[ImportanceMeasured]:

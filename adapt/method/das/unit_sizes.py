@@ -39,7 +39,7 @@ from adapt.support.errors import TrainingError
 from adapt.train.over_rows import Share, batches_of, over_rows
 
 PASS_TOKENS = 4_096
-"""Number of tokens per pass if `training.micro_batch` is `auto`, which is enough to use a device fully."""
+"""Number of tokens per pass if `training.micro_batch` is `auto`. A pass of this size keeps a device busy."""
 
 
 def measure_importance(measuring: Measuring, folder: Path) -> dict[str, Any]:
@@ -175,13 +175,13 @@ def measure_settings(measuring: Measuring, precision: str) -> MeasureSettings:
     return MeasureSettings(
         granularity=das.granularity,
         dropout_seed=config.seed if is_general else None,
-        embeddings="free" if is_general else das.embeddings,  # general importance does not cover tokens
+        embeddings="free" if is_general else das.embeddings,  # general importance is not measured for tokens
         rows=max(1, sequences_in_a_pass(config) // views),
         dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
     )
 
 
 def sequences_in_a_pass(config: Config) -> int:
-    """Returns the number of sequences per pass: `training.micro_batch`, or for `auto` enough to use a device fully."""
+    """Returns the number of sequences per pass: `training.micro_batch`, or for `auto` what fits in `PASS_TOKENS`."""
     training = config.training
     return max(1, PASS_TOKENS // training.sequence_length) if training.micro_batch == "auto" else training.micro_batch

@@ -39,7 +39,7 @@ class DerppOptions:
     buffer_mib: PositiveInt = 64
     """Maximum size of the sample and its states, on every worker's device [MiB]."""
     fraction: OpenFraction = 0.25
-    """Number of replayed rows in a step, relative to the step's own rows. They are additional rows."""
+    """Number of replayed rows in a step, divided by the number of the step's own rows. Replayed rows are additional."""
     alpha: NonNegativeFloat = 0.1
     """Weight in the step's loss of the mean squared difference between current and earlier states of replayed rows."""
     beta: NonNegativeFloat = 0.5
@@ -54,7 +54,7 @@ class Derpp(Method):
     scores_in_blocks = "choose another method.kind"
     options: DerppOptions
     rehearsal: Rehearsal
-    """Holds the reservoir and replays its rows. `prepare_model` creates this object. All ranks hold the same rows."""
+    """Stores the reservoir and replays its rows. `prepare_model` sets this object. All ranks store the same rows."""
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Loads the reservoir of the earlier domains and prepares its replay. Returns the model unchanged.

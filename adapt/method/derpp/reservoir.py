@@ -39,7 +39,7 @@ class KeptRow:
     inputs: Tensor
     """Token ids of the row after masking, int32 [L], on the host."""
     marks: Tensor
-    """Three masks of the row's positions: text, document starts, and predictions. bool [3, L], on the host."""
+    """Three masks over the row's positions: is text, starts a document, is predicted. bool [3, L], on the host."""
     targets: Tensor
     """int32 [T], the tokens to predict, on the host."""
     states: Tensor
@@ -52,7 +52,7 @@ class KeptRow:
 
 
 class Reservoir:
-    """A sample of rows: those with the smallest priorities, as many as fit into a budget.
+    """A sample of the rows with the smallest priorities. It holds as many rows as fit into a budget of memory.
 
     Args:
         budget: maximum total size of all rows [bytes].
@@ -77,7 +77,7 @@ class Reservoir:
         self.rows = all_rows
 
     def draw(self, count: int, *address: int) -> list[KeptRow]:
-        """Draws `count` different rows uniformly, or all rows if there are fewer. `address` is the seed of the draw."""
+        """Draws `count` different rows uniformly, or all rows if there are fewer. `address` are the draw's seeds."""
         draw = np.random.default_rng([number % 2**64 for number in address])
         return [self.rows[place] for place in draw.permutation(len(self.rows))[:count]]
 

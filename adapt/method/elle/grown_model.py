@@ -54,7 +54,7 @@ Other models have norms before the blocks.
 
 
 class Axis:
-    """One axis of a larger weight: for each unit on this axis, the unit of the smaller weight that it copies.
+    """Maps each unit along one axis of a larger weight to the unit of the smaller weight that it copies.
 
     Args:
         sources: for each unit of the larger model, the index of the unit that it copies, int64 [after].
@@ -63,7 +63,7 @@ class Axis:
     def __init__(self, sources: Tensor) -> None:
         self.sources = sources
         self.copies = torch.bincount(sources)[sources].float()
-        """For each unit of the larger model, the number of units that copy the same source."""
+        """For each unit of the larger model, the number of units that copy the same unit of the smaller model."""
         first = torch.full((int(sources.max()) + 1,), len(sources)).scatter_reduce(
             0, sources, torch.arange(len(sources)), "amin"
         )
@@ -87,7 +87,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class _Axes:
-    """For each linear part of a layer, the axis of its outputs and the axis of its inputs, keyed by the part's name."""
+    """The axis of the outputs and the axis of the inputs of each linear part of a layer, keyed by the part's name."""
 
     made: Mapping[str, Axis]
     read: Mapping[str, Axis]
@@ -204,7 +204,7 @@ def _fill(parameter: Tensor, weight: Tensor, reads: int | None, read: Axis, made
 
 
 def _divide_before_tied_head(larger: Any, states: Axis) -> None:
-    """Divides the norm before the head by the numbers of copies if the head is tied to the embeddings."""
+    """Divides the norm before the head by each unit's number of copies, if the head is tied to the embeddings."""
     if larger.get_output_embeddings().weight is larger.get_input_embeddings().weight:
         for parameter in larger.get_submodule(BEFORE_HEAD[larger.config.model_type]).parameters():
             if len(parameter) == len(states.copies):
@@ -240,7 +240,7 @@ def take_prompt(
     """
     known = domains_of(model)
     before = list(known.names) if known else []
-    # pairs the last texts with the last prompts, because an earlier sequence may have added the first prompts
+    # pairs texts and prompts from the end, because an earlier sequence of domains may have added the first prompts
     last = list(zip(reversed([*past]), reversed(before), strict=False))
     for text, name in last:
         learn_prototype(model, name, sample_of([past[text]], setting.seed))

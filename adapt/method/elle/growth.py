@@ -1,4 +1,4 @@
-"""Computes how a model's dimensions grow before a domain, writes them to its config, and checks them. Loads no torch.
+"""Computes, checks and writes the larger dimensions that a model gets before a domain. This module loads no torch.
 
 Width grows by whole attention heads, and the states and feed-forward layers grow in proportion, so that the size of a
 head stays the same. Heads that share a key and a value are added together, as a group. A prompt is a set of vectors
@@ -79,7 +79,7 @@ def check_growths(model: Path, growths: Sequence[Growth]) -> None:
 
     Args:
         model: folder of the model.
-        growths: the growths, one after another.
+        growths: numbers of added layers and heads, one entry for each time that the model grows, in order.
 
     Raises:
         ConfigError: the model does not support this growth. The error names the field.
@@ -119,7 +119,7 @@ def check_growths(model: Path, growths: Sequence[Growth]) -> None:
 def _widths(config: Any) -> dict[str, int]:
     """Returns the dimensions that grow with the heads, keyed by their names in the config."""
     names = ["num_key_value_heads", _name(config, "hidden"), _name(config, "inner")]
-    if getattr(config, "embedding_size", None) == _get(config, "hidden"):  # an ELECTRA without projection of embeddings
+    if getattr(config, "embedding_size", None) == _get(config, "hidden"):  # ELECTRA with embeddings as wide as states
         names.append("embedding_size")
     return {name: getattr(config, name) for name in names if name and getattr(config, name, None) is not None}
 

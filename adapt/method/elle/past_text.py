@@ -40,7 +40,7 @@ class PastText:
         self._seed = seed
         self._own: int | None = None  # index of the current domain's prompt
         self._prompts: dict[str, int] = {}
-        # of the current step: the replayed domain, this rank's loss, and the number of predictions of all ranks
+        # the current step's replayed domain, loss on this rank, and number of predictions of all ranks
         self._replayed: tuple[str, Tensor, int] | None = None
         self._steps = 0  # number of steps that replayed text since the last report
         self._streams = {name: text_of([folder]) for name, folder in folders.items()}
@@ -52,7 +52,7 @@ class PastText:
         return next((name for name, stream in self._streams.items() if not stream.tokens), None)
 
     def use_prompts(self, own: int, prompts: dict[str, int]) -> None:
-        """Sets the index of the current domain's prompt, and the indices of earlier domains' prompts, keyed by text."""
+        """Sets the current domain's prompt index, and earlier domains' prompt indices, keyed by name of text."""
         self._own, self._prompts = own, prompts
 
     def forget_steps(self) -> None:
@@ -95,7 +95,7 @@ class PastText:
             choose_set(model, self._own)
 
     def _idle(self, model: Any) -> Tensor | None:
-        """Returns a loss of 0, which gives the current domain's unused prompt the gradient that all parameters need."""
+        """Returns 0 times the current domain's unused prompt as a loss, because all parameters need a gradient."""
         if self._own is None:
             return None
         (prompts,) = sets_of(model)
@@ -142,7 +142,7 @@ class PastText:
             share: this rank's part of these rows.
             length: length of a row [tokens].
             marks: columns that the objective needs.
-            address: seed and step of the draw. The step is also the rows' epoch, so that they get new masks.
+            address: seed and step of the draw. The step is also the epoch of the rows, so that the rows get new masks.
         """
         seed, step = address
         draw, shares = np.random.default_rng([seed % 2**64, step]), self.shares()

@@ -32,7 +32,7 @@ class MaskLearning:
             and how much other domains use the units of each mask, keyed by the mask's name.
         steps: number of steps of the training.
         steepest: steepness s at the end of the training.
-        sparsity: weight of the sparsity term of the loss, which is the share of free units that the domain claims.
+        sparsity: weight of the loss's sparsity term. The term is the share of free units that the domain claims.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class MaskLearning:
         self._steps, self._steepest, self._sparsity = steps, steepest, sparsity
         self._steepness = 1 / steepest
         self._masks: list[UnitMask] = []
-        self._free: dict[str, Tensor] = {}  # 1 - use of each unit by other domains, keyed by the mask embedding's name
+        self._free: dict[str, Tensor] = {}  # 1 - use of each unit by other domains, keyed by parameter name
         used: dict[str, Tensor] = {}
         for name, sets in model.named_modules():
             if isinstance(sets, DomainSets):
@@ -59,10 +59,10 @@ class MaskLearning:
         for name in held:
             model.get_parameter(name).requires_grad_(True)
         self._blocked = mask_all(model, held)
-        self._own: dict[str, Tensor] = {}  # the part of `_free` on this rank
+        self._own: dict[str, Tensor] = {}  # the part of `_free` for the mask embeddings on this rank
 
     def begin(self, engine: TrainingEngine) -> None:
-        """Copies this rank's parts of 1 - use of each unit, which the gradients of the sparsity term need."""
+        """Copies this rank's parts of `_free`, which the gradients of the sparsity term need."""
         for part in engine.parts():
             if (free := self._free.get(part.name)) is not None:
                 self._own[part.name] = part.of(free).to(part.value, copy=True)
@@ -101,7 +101,7 @@ class MaskLearning:
         return {"free_units": self._total / max(self._units, 1)}
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the weights with which the model computes. Weights that other domains fully use are unchanged."""
+        """Returns the masked layers' effective weights. Weights that other domains fully use are unchanged."""
         return computed_with(state, self._blocked)
 
 

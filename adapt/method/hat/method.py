@@ -52,7 +52,7 @@ class LearnsMasks(TrainsSets):
 
     goes_alone: ClassVar[bool] = True
     by_domain = True
-    exports_trained = False  # exported masks are steeper than masks in training
+    exports_trained = False  # exported masks are steeper than masks during training, so outputs differ
     depends_on_length = True
     learning: MaskLearning
 
@@ -67,7 +67,7 @@ class LearnsMasks(TrainsSets):
         return False
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Adds the masks, and makes only the masks, the masked weights and perhaps the norms trainable."""
+        """Adds the masks. Makes only the masks, the masked weights and, if `trains_norms`, the norms trainable."""
         from adapt.method.hat.mask_learning import MaskLearning, train_norms, used_in_layers, used_in_plugins
 
         super().prepare_model(model, setting)
@@ -78,7 +78,7 @@ class LearnsMasks(TrainsSets):
         return model
 
     def begin(self, engine: TrainingEngine) -> None:
-        """Passes the engine with the initial weights to `learning`."""
+        """Gives the engine with the initial weights to `learning`, the object that trains the masks."""
         self.learning.begin(engine)
 
     def losses(
@@ -97,7 +97,7 @@ class LearnsMasks(TrainsSets):
         return self.learning.report()
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the weights with which the model computes: parameters that other domains use have changed less."""
+        """Returns the effective weights of masked layers. Parameters that other domains use have changed less."""
         return self.learning.merge(state)
 
     def cut_short(self, done: int) -> str:
@@ -113,8 +113,8 @@ class Hat(LearnsMasks):
     options: HatOptions
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that are part of the key, without the width if the model itself is masked."""
-        options = {**super().settings(), "steepest": STEEPEST}  # constant now, but an option in older keys
+        """Returns the options in the training stage's key, without the width if the model itself is masked."""
+        options = {**super().settings(), "steepest": STEEPEST}  # was an option when older keys were written
         return options if self.options.on == "adapters" else {k: v for k, v in options.items() if k != "width"}
 
     @property
@@ -184,7 +184,7 @@ class Cpt(LearnsMasks):
     options: CptOptions
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that are part of the key, and the steepness, which older keys have as an option."""
+        """Returns the options in the training stage's key, and the steepness, which older keys have as an option."""
         return {**super().settings(), "steepest": STEEPEST}
 
     @property
@@ -208,7 +208,7 @@ class Cpt(LearnsMasks):
         return self.options.train_norms
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
-        """Returns the model's dimensions with the plugins' matrices, through which every token passes."""
+        """Returns the model's dimensions with the plugins' matrices, because every token passes through the plugins."""
         return size.with_matrices(plugin_elements(size, self.options.width))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:

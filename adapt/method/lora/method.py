@@ -36,15 +36,16 @@ if TYPE_CHECKING:
 
 
 MOMENTS, MOMENTS_FILE = "moments", "moments.safetensors"
-"""Name of the method's stage, and name of the file that the stage writes."""
+"""Name of the stage that measures second moments of layer inputs, and name of the file that it writes."""
 
 
 BOUNDED = ("pissa", "olora", "mica", "corda", "osf")
-"""Kinds that start from singular directions of the weight W. The rank cannot exceed the smaller side of W."""
+"""Variants that start from singular directions of the weight W. Their rank cannot exceed the smaller side of W."""
 WHOLE_WEIGHTS = ("dora", "osf")
-"""Kinds that do not work with ZeRO 3. Their modules read parameters of other modules, which ZeRO 3 does not gather."""
+"""Variants that do not work with ZeRO 3, because their modules read parameters of other modules, and ZeRO 3 does not
+gather such parameters."""
 WHOLE_BASES = ("lora", "dora", "mica")
-"""Kinds for which peft's layer stores the original weight W."""
+"""Variants for which peft's layer stores the original weight W."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +91,10 @@ class Lora(Method):
             self.zero_stages = (0, 1, 2)
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that are part of the key, and peft's version, because peft initializes the adapters."""
+        """Returns the options in the training stage's key. Adds peft's version, as peft initializes the adapters."""
         settings = super().settings()
-        variant = settings.pop("kind")  # renamed, because `kind` in a key is the method's name
-        del settings["moment_sequences"]  # part of the key of the stage that measures moments
+        variant = settings.pop("kind")  # renamed, because key entry `kind` is the method's name
+        del settings["moment_sequences"]  # it only affects the stage that measures moments
         for unchanged in ("layers", "intruders"):
             if settings[unchanged] == 1:
                 del settings[unchanged]
@@ -103,8 +104,8 @@ class Lora(Method):
         """Checks that the model type is supported, that the rank is not too large, and that options are consistent.
 
         Raises:
-            ConfigError: the rank is too large, `lora.kind` does not support `lora.intruders` below 1, or it is `corda`
-                and the corpus is streamed.
+            ConfigError: the rank is too large, `lora.kind` does not support `lora.intruders` below 1, or `lora.kind` is
+                `corda` and the corpus is streamed.
             ModelError: the model type is not supported. The error lists the supported types.
         """
         check_units(model)
@@ -160,7 +161,7 @@ class Lora(Method):
         return size.with_matrices(self._elements(size))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of the adapters, and the share of trained parameters."""
+        """Returns the memory of the adapters, and the share of the parameters that is trained."""
         added = self._elements(size)
         held = {"osf": 2.0}.get(self.options.kind, 1.0)  # osf also keeps the initial directions
         trained = {"mica": 0.5}.get(self.options.kind, 1.0)
@@ -168,8 +169,8 @@ class Lora(Method):
 
     def _elements(self, size: ModelSize) -> float:
         """Returns the number of elements of A and B in all linear layers."""
-        # for each width below: number of linear parts in a layer that read or write it; approximate for fused parts or
-        # shared keys
+        # how many linear parts of a layer read or write states of each width below; approximate if parts are fused or
+        # heads share keys
         parts = 6 + size.gated, 4, 2 + size.gated
         width = sum(n * each for n, each in zip(parts, (size.hidden, size.attention, size.inner), strict=True))
         return float(self.options.layers * self.options.rank * size.layers * width)
@@ -194,11 +195,11 @@ class MeasureMoments(Stage[Summed]):
     """The stage with the mean moments of the earlier domains; None if there is no such stage."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the part of the key that determines the moments: sample, masking of its rows, and model."""
+        """Returns the entries of the stage's key that determine the moments: sample, masking of its rows, and model."""
         return what_of_sums(self.config, self.start, self.sequences)
 
     def needs(self) -> Mapping[str, float]:
-        """Returns the resources of a stage that computes on all workers."""
+        """Returns the resources that the stage requests, which are those of all workers."""
         return needs_as_training(self.config)
 
     def run(self, folder: Path, done: Done) -> Outcome[Summed]:

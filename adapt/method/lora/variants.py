@@ -38,15 +38,15 @@ BEGINNINGS: dict[str, Any] = {
     **dict.fromkeys(("lora", "dora"), True),
     **{kind: kind for kind in ("pissa", "olora", "mica", "corda")},
 }
-"""For each kind, peft's name for the initialization of A and B."""
+"""peft's name for the initialization of A and B, keyed by variant (`lora.kind`)."""
 UNTRANSPOSED = ("olora", "osf")
-"""Kinds that peft cannot initialize if weights are stored as [inputs, outputs]."""
+"""Variants (`lora.kind`) that peft cannot initialize if weights are stored as [inputs, outputs]."""
 BASE, DOWN, UP = ".base_layer.", ".lora_A.default.", ".lora_B.default."
-"""Parts that peft inserts into the names of a layer's parameters."""
+"""Substrings that peft inserts into the names of a layer's parameters: original weight, A, and B."""
 LENGTHS = ".lora_magnitude_vector.default."
-"""Name in peft of DoRA's norms of rows."""
+"""Substring of the names that peft gives to DoRA's trained norms of weight rows."""
 DIRECTIONS = ".osf_svd_params.default."
-"""Name in peft of OSF's trained directions."""
+"""Substring of the names that peft gives to OSF's trained directions."""
 ADDED = (DOWN, UP, LENGTHS, DIRECTIONS)
 
 
@@ -63,7 +63,7 @@ def add_low_rank(model: Any, options: LoraOptions, seed: int, moments: Path | No
         Whether the model's weights are [inputs, outputs].
 
     Raises:
-        ConfigError, ModelError: this kind cannot train the model.
+        ConfigError, ModelError: this variant of LoRA cannot train the model.
     """
     layers = layers_of(model)
     parts = [f"{layer.name}.{part}" for layer in layers for part in parts_with_units(layer.pattern)]
@@ -87,7 +87,7 @@ def add_low_rank(model: Any, options: LoraOptions, seed: int, moments: Path | No
 
 
 def parts_with_units(pattern: Any) -> list[str]:
-    """Returns the names of a layer's linear parts without duplicates."""
+    """Returns the names of a layer's linear parts. A fused part (such as queries, keys and values) occurs once."""
     parts = (pattern.query, pattern.key, pattern.value, pattern.attention_out, *pattern.inner, pattern.outer)
     return list(dict.fromkeys(parts))
 
@@ -264,7 +264,9 @@ def second_moments(
 
 
 def least_directions(weight: Tensor, moment: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the `rank` terms of W with the smallest S: U [outputs, rank], S [rank], and V^T C^-1 [rank, inputs].
+    """Returns the `rank` terms of W = U S (V^T C^-1) with the smallest S: U, S, and V^T C^-1.
+
+    Their shapes are [outputs, rank], [rank], and [rank, inputs].
 
     Args:
         weight: the weight W, [outputs, inputs].

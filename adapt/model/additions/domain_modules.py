@@ -12,8 +12,8 @@ y + f(y), before dropout and residual (Houlsby et al. 2019, arXiv 1902.00751; Ad
 the feed-forward block only). A parallel adapter changes y to y + s f(x), where x is the input of the block and s a
 constant (He et al. 2022, arXiv 2110.04366). U and b start at 0, so that a new adapter changes nothing.
 
-Experts are feed-forward blocks of a domain, which replace the model's own blocks while the domain is in use. Layers
-with experts are the DEMix layers of arXiv 2108.05036. All domains share the model's attention, norms, embeddings and LM
+Experts are feed-forward blocks of a domain, which replace the model's own blocks while the domain is in use. Such
+layers are called DEMix layers in arXiv 2108.05036. All domains share the model's attention, norms, embeddings and LM
 head. If no expert is in use, the model computes with its own feed-forward blocks.
 """
 
@@ -37,7 +37,7 @@ from adapt.model.states import text_features
 from adapt.support.errors import ModelError, nearest
 
 DOMAINS = "domains"
-"""Kind of the added module that stores names and prototypes of domains, and the module's name in the base model."""
+"""Name of the module that stores the domains' names and prototypes, in the base model and in the list of additions."""
 
 
 class DomainSets(nn.ModuleList):
@@ -61,7 +61,7 @@ class DomainSets(nn.ModuleList):
         return None if self.chosen is None else self[self.chosen]
 
     def added(self, states: Tensor) -> Tensor | None:
-        """Applies the set in use to hidden states. Returns None if no set is in use."""
+        """Computes the term that the set in use adds for hidden states. Returns None if no set is in use."""
         return None if (used := self.used) is None else used(states)
 
 
@@ -114,7 +114,7 @@ def sets_of(model: nn.Module) -> list[DomainSets]:
 
 
 def own_parameters(model: nn.Module, number: int) -> list[nn.Parameter]:
-    """Returns the parameters of a domain in all parts of a model, and creates the domain's sets if there are none yet.
+    """Returns a domain's own parameters in all parts of a model. Creates the domain's sets if the domain is new.
 
     Args:
         model: a model with additions.
@@ -201,7 +201,8 @@ def nearest_domains(model: Any, vectors: np.ndarray) -> np.ndarray:
         vectors: vectors of texts from `domain_vectors`, [texts, H].
 
     Returns:
-        Number of the nearest domain of each text, int64 [texts]. If several domains are equally near, the first one.
+        Number of the nearest domain of each text, int64 [texts]. If several domains are equally near, the number of the
+        first of them.
     """
     known = domains_of(model)
     assert known is not None
@@ -227,7 +228,7 @@ def nearest_domain_to(model: Any, number: int) -> int:
 
 
 ADAPTERS = "adapters"
-"""Name of this kind of added module, and of the submodule that contains the adapters of a layer."""
+"""Name of adapters in the list of a model's additions, and of the submodule with the adapters of a layer."""
 PLACES = {"both": ("attention", "feed_forward"), "attention": ("attention",), "feed_forward": ("feed_forward",)}
 """The blocks that have adapters, keyed by the name of the placement."""
 

@@ -1,10 +1,11 @@
-"""exBERT's module (Tai et al. 2020, 2020.findings-emnlp.129): a smaller layer next to each layer, and a gate.
+"""Adds exBERT's module (Tai et al. 2020, 2020.findings-emnlp.129): a smaller layer next to each layer, and a gate.
 
 H' = s T_ofs(H) + (1 - s) T_ext(H), s = sigma(w . H)
 
-H are the states before a layer and H' those after it. T_ofs is the original layer, T_ext the smaller layer, w the
-weight of the gate, and s a number for each token. T_ext has the architecture of T_ofs, but fewer heads and inner
-neurons. So it has the same norms and positions, and its attention also keeps packed documents isolated from each other.
+H are the states before a layer, and H' are the states after the layer. T_ofs is the original layer, T_ext the smaller
+layer, w the weight of the gate, and s a number for each token. T_ext has the architecture of T_ofs, but fewer heads and
+inner neurons. So T_ext has the same norms and positions, and its attention also keeps packed documents isolated from
+each other.
 """
 
 import copy
@@ -83,8 +84,8 @@ def _blended(layer: Any, arguments: tuple[Any, ...], named: dict[str, Any], outp
     """Computes H' from H, [1, N, hidden], by exBERT's equation, as a forward hook of a layer."""
     states = arguments[0] if arguments else named["hidden_states"]
     share: Tensor = layer.gate(states).sigmoid()
-    # calls `forward` instead of the module. Otherwise hooks that collect the states of layers would treat the extension
-    # as a layer of the model, and gradient checkpointing would be applied to the extension twice.
+    # `forward` is called instead of the module, to skip the module's hooks. Hooks that collect the states of layers
+    # would treat the extension as a layer, and gradient checkpointing would be applied to the extension twice.
     extended: Tensor = layer.extension.forward(*arguments, **named)
     return share * output + (1 - share) * extended
 
@@ -94,7 +95,7 @@ def _smaller(layer: Layer, config: Any, heads: int, inner: int) -> nn.Module:
     pattern = layer.pattern
     width, neurons = inputs(layer.part(pattern.attention_out)), inputs(layer.part(pattern.outer))
     attended = heads * (width // config.num_attention_heads)
-    # the copy shares the model's config, so that both always use the same attention function
+    # the copy shares the model's config object, so that copy and model always use the same attention function
     small = copy.deepcopy(layer.module, {id(config): config})
     for name in dict.fromkeys((pattern.query, pattern.key, pattern.value)):
         _resize(small, name, outputs_to=attended * outputs(layer.part(name)) // width)
@@ -149,7 +150,7 @@ def _parts(model: Any) -> Iterator[nn.Module]:
 
 
 def trained_parts(model: Any) -> list[nn.Parameter]:
-    """Returns the parameters of exBERT's module, which are those of the smaller layers and gates."""
+    """Returns the parameters of exBERT's module: all parameters of the smaller layers and of the gates."""
     return [parameter for part in _parts(model) for parameter in part.parameters()]
 
 
@@ -175,6 +176,6 @@ def train_exbert_alone(model: Any) -> None:
     for part in trained_parts(model):
         part.requires_grad_(True)
     head = model.get_output_embeddings()
-    tables = (model.get_input_embeddings().weight, head.weight, head.bias)  # tied tables are one object
+    tables = (model.get_input_embeddings().weight, head.weight, head.bias)  # tied tables are the same object
     for table in {id(table): table for table in tables if table is not None}.values():
         hold_rows(table, entry["first_new"])

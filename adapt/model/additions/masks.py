@@ -1,4 +1,4 @@
-"""Masks of units for each domain (HAT, arXiv 1801.01423). Outputs of units that a domain does not use become 0.
+"""Masks a model's units for each domain (HAT, arXiv 1801.01423). Outputs of units that a domain does not use become 0.
 
 A mask is sigma(s e), where s is the steepness and e the domain's mask embedding, with one number per unit. At the end
 of training s is large, so that each unit is either used or not. CPT (arXiv 2210.05549) then rounds the mask. Masks of
@@ -24,7 +24,7 @@ UNITS, PLUGINS = "unit_masks", "plugins"
 MOST = 6.0
 """Largest absolute value of a mask embedding. Values beyond it are clamped."""
 POSITIVE = 2.0
-"""Largest initial value of mask embeddings that start positive. They are drawn uniformly from 0 to this value."""
+"""Upper bound of the initial values of mask embeddings that start positive. The lower bound is 0."""
 
 
 class UnitMask(nn.Module):
@@ -44,7 +44,7 @@ class UnitMask(nn.Module):
         self.embedding = nn.Parameter(torch.empty(units, device=device))
         self.steepest, self.is_hard, self.is_positive = steepest, is_hard, is_positive
         self.steepness: float | None = None
-        """Steepness s while the mask is in training; None once the mask is trained."""
+        """Steepness s during the training of the mask. None after the training."""
         if is_positive:
             nn.init.uniform_(self.embedding, 0.0, POSITIVE)
         else:
@@ -119,7 +119,7 @@ class MaskedPlugin(nn.Module):
 
 
 class _Masked:
-    """Hooks that mask the input or the output of a module."""
+    """Hooks that multiply the input (`enter`) or the output (`leave`) of a module by the mask of the domain in use."""
 
     def __init__(self, masks: DomainSets) -> None:
         self.masks = masks

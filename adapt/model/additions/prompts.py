@@ -9,7 +9,7 @@ Prefixes (arXiv 2101.00190) are keys and values to which all tokens of a documen
 own keys. Each layer has its own prefix. It is inserted where attention is computed (`adapt.model.packing.attention`),
 after the model has transformed the keys, for example by rotary positions. So prefixes take no positions, and the
 positions of tokens do not change. In a layer with sliding-window attention, the prefix is treated like tokens directly
-before the document, so distant tokens do not see it.
+before the document, so tokens far from the document's start do not attend to the prefix.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _Before:
 
 
 def _prolong_documents(given: dict[str, Any], prompt: Prompt, first: int) -> Tensor:
-    """Puts the prompt before each document of a packed sequence. Returns the new indices of the tokens."""
+    """Puts the prompt before each document of a packed sequence. Returns the tokens' indices in the longer sequence."""
     words, documents = given["inputs_embeds"], given["documents"]
     layout: Prolonged = documents.prolonged(prompt.length)
     given["documents"] = layout.documents
@@ -104,7 +104,7 @@ def _prolong_documents(given: dict[str, Any], prompt: Prompt, first: int) -> Ten
 
 
 def _prolong_rows(given: dict[str, Any], prompt: Prompt, first: int) -> Tensor:
-    """Puts the prompt before each row of a padded batch. Returns the new indices of the tokens."""
+    """Puts the prompt before each row of a padded batch. Returns the tokens' indices in the longer rows."""
     words, length = given["inputs_embeds"], prompt.length
     given["inputs_embeds"] = torch.stack([prompt(row) for row in words])
 
@@ -149,7 +149,7 @@ def attach_prompts(model: Any, sets: int, length: int) -> None:
     prompts = DomainSets(Prompt(length, table.shape[1], table.device) for _ in range(sets))
     before = _Before(prompts)
     base.register_forward_pre_hook(before.enter, with_kwargs=True)
-    base.register_forward_hook(before.leave, prepend=True)  # runs first, so that other hooks see only the tokens
+    base.register_forward_hook(before.leave, prepend=True)  # runs first, so that other hooks see no prompts
     base.add_module(PROMPTS, prompts)
 
 
@@ -197,7 +197,7 @@ class Prefix(nn.Module):
 
 
 class _Watch(nn.Module):
-    """A placeholder for a prefix, which adds no keys and values, but stores the keys and values of the text."""
+    """A placeholder for a prefix. It adds no keys and values, but stores the keys and values of the text."""
 
     length = 0
 

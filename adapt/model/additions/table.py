@@ -25,17 +25,17 @@ ADDITIONS: Kinds[Callable[..., None]] = Kinds(
         "exbert": "adapt.model.additions.exbert:attach_exbert",
     },
 )
-"""The functions that attach additions, keyed by the kind of addition.
+"""The functions that attach additions to a model, keyed by the kind of addition.
 
 Each function takes a model of transformers, with or without its head, and the options in the addition's entry. It adds
 hooks that change the outputs, and adds modules to the base model in place, so that their parameters and buffers are in
-the model's `state_dict`. It must also work under `torch.device("meta")`. config.json contains the names of kinds, not
-of functions. Otherwise loading a folder could run any function that the folder's author chooses.
+the model's `state_dict`. It must also work under `torch.device("meta")`. config.json contains names of kinds instead
+of functions, because otherwise the author of a folder could make this project run any function.
 """
 
 
 def attach_additions(model: Any, config: Any) -> None:
-    """Attaches the additions in a configuration to a model. Their weights are not initialized.
+    """Attaches the additions that a configuration lists to a model. Does not initialize the additions' weights.
 
     Args:
         model: a model that transformers built from the configuration.
@@ -145,7 +145,7 @@ def _checked(entries: Any, where: str) -> list[dict[str, Any]]:
 
 
 def _counted(entries: list[dict[str, Any]], where: str) -> list[dict[str, Any]]:
-    """Checks that every kind has one set for each named domain, and returns the entries."""
+    """Checks that each kind of addition has one set for each named domain, and returns the entries."""
     for names in (entry["names"] for entry in entries if entry["kind"] == "domains"):
         for entry in entries:
             if entry.get("sets", len(names)) != len(names):

@@ -29,7 +29,7 @@ from adapt.model.packing.packed import Bucket, Documents, Layout
 
 NAME = "documents"
 _CHANGES_SCORES = "softcap", "s_aux", "position_bias"
-"""Options with which some architectures change attention scores. They are not supported here."""
+"""Options of attention functions with which some architectures change the scores. This module does not support them."""
 LONG = 1024
 """Largest length of documents whose attention weights are stored in memory on CPUs, if there is no dropout [tokens]."""
 
@@ -161,7 +161,7 @@ def _attend(
 
 
 def _mask(bucket: Bucket, causal: bool, sliding_window: int | None, device: torch.device) -> Tensor | None:
-    """Returns which tokens each token may see: bool, broadcastable to [documents, heads, length, length].
+    """Returns a mask of the tokens that each token may see: bool, broadcasts to [documents, heads, length, length].
 
     Returns None if each token sees its whole document, or (if causal) all tokens before it in the document.
     """
@@ -172,7 +172,7 @@ def _mask(bucket: Bucket, causal: bool, sliding_window: int | None, device: torc
     indices = torch.arange(bucket.length, device=device)
     distance = indices[:, None] - indices
     near = (distance.abs() < sliding_window) & (distance >= 0) if causal else distance.abs() < sliding_window
-    return near if seen is None else (seen & near) | (distance == 0)  # padding sees itself, for the softmax
+    return near if seen is None else (seen & near) | (distance == 0)  # padding must see a token, else softmax is NaN
 
 
 class _Place(torch.autograd.Function):
@@ -208,7 +208,7 @@ class _TakeBack(torch.autograd.Function):
 
 @contextmanager
 def noting_calls() -> Iterator[list[str]]:
-    """Records the class names of the layers that call this attention inside the block.
+    """Returns a context manager that lists the class names of the layers that call this module's attention.
 
     If the list stays empty, the model does not use transformers' attention interface.
     """
@@ -226,7 +226,7 @@ def noting_calls() -> Iterator[list[str]]:
 
 
 AttentionInterface.register(NAME, attention)
-AttentionMaskInterface.register(NAME, sdpa_mask)  # for calls without documents, transformers builds the mask
+AttentionMaskInterface.register(NAME, sdpa_mask)  # transformers builds the mask for calls without documents
 
 
 PREFIXES = "prefixes"
@@ -337,7 +337,7 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, values: Tensor, p: float) -> Tensor:
         draws = torch.empty(-(-values.numel() // _PER_DRAW), dtype=torch.int64).random_(-(2**63), None)
-        context.save_for_backward(draws)  # these random numbers are smaller than a mask in the values' type
+        context.save_for_backward(draws)  # the draws take less memory than a mask in the values' type
         context.p = p
         return _dropped(values, draws, p)
 

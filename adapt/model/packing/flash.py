@@ -11,7 +11,7 @@ from adapt.model.packing.packed import Documents
 
 _operator = torch.ops.aten._flash_attention_forward
 ALIGNMENT = 8
-"""The widths of heads that the operator accepts are multiples of this number."""
+"""The operator only accepts heads whose width is a multiple of this number."""
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # tracing it failed on a GPU
@@ -41,7 +41,7 @@ def flash_attention(
         The outputs [N, heads, D].
     """
     width = query.shape[-1]
-    if padding := -width % ALIGNMENT:  # zeros change neither the scores nor the first D columns of the outputs
+    if padding := -width % ALIGNMENT:  # zeros change neither scores nor the first D output columns
         query, key, value = (torch.nn.functional.pad(states, (0, padding)) for states in (query, key, value))
     reach = -1 if sliding_window is None else sliding_window - 1
     attended, *_ = _operator(

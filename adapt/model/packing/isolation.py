@@ -28,8 +28,8 @@ from adapt.support.errors import AdaptError, ModelError
 
 _LENGTHS = 3, 5
 _LONG = 70
-"""Length of an additional document for checking models that compute documents as rows [tokens]. Unlike the short
-documents, it is longer than most windows and blocks of attention."""
+"""Length of a long document for checking models that compute documents as rows [tokens]. The document is longer than
+most attention windows and blocks, unlike the other documents of the check."""
 APART = "cannot keep documents apart: computed together, they have other losses than alone"
 _ANSWER = 1000.0
 _TOLERANCE = 1e-4
@@ -57,7 +57,7 @@ def keep_documents_apart(model: PreTrainedModel) -> Way:
     """
     if sees_both_sides(model.config):
         set_causal(model, False)
-    with without_sets(model):  # added parameters may change attention, and so losses
+    with without_sets(model):  # added parameters may change losses
         return _keep_apart(model)
 
 
@@ -121,8 +121,8 @@ def try_architecture(
             heads.
 
     Returns:
-        The way in which the architecture accepts documents. None if no small model can be built. Problems are then only
-        found when the model is loaded.
+        The way in which the architecture accepts documents. None if no small model can be built. In this case, problems
+        are only found when the full model is loaded.
 
     Raises:
         ModelError: see `keep_documents_apart`, `see_only_earlier` and `check_linear_head`.
@@ -132,7 +132,7 @@ def try_architecture(
             with torch.random.fork_rng([]):
                 torch.manual_seed(0)
                 model = kind.from_config(_small(config), dtype=torch.float32).eval()
-        except Exception:  # the dimensions of some architectures depend on each other
+        except Exception:  # some architectures do not allow these sizes
             return None
         way = keep_documents_apart(model)
         if only_earlier:
@@ -183,7 +183,7 @@ def _keep_apart(model: PreTrainedModel) -> Way:
                 return "packed"
     except Exception as raised:  # the packed pass may also raise any type of error
         error = raised
-    if additions_of(model.config) or _lacks_memory(error):  # additions need packed documents
+    if additions_of(model.config) or _lacks_memory(error):  # additions only work with packed documents
         raise _refused(model, error) from error
     attention.use_attention_of_library(model)
     return _run_as_rows(model)
@@ -206,7 +206,7 @@ def _run_as_rows(model: PreTrainedModel) -> Way:
 
 
 def _ignores_padding(model: PreTrainedModel, rows: DocumentRows, documents: list[torch.Tensor]) -> bool:
-    """Whether losses do not depend on the token at padding positions.
+    """Whether losses stay the same if another token is used at padding positions.
 
     The comparison with separate documents may miss this dependence if weights are small.
     """
@@ -219,7 +219,7 @@ def _ignores_padding(model: PreTrainedModel, rows: DocumentRows, documents: list
 
 
 def _is_apart(model: PreTrainedModel, documents: list[torch.Tensor], expected: torch.Tensor) -> bool:
-    """Returns whether one call gives documents the same losses as separate calls. Sets `TargetGather.is_linear`."""
+    """Returns whether one call for all documents gives the losses of separate calls. Sets `TargetGather.is_linear`."""
     gather = gather_of(model)
     gather.is_linear = False
     if not _is_close(_together(model, documents), expected):
@@ -239,13 +239,13 @@ def _ends_in_linear_layer(model: PreTrainedModel, documents: list[torch.Tensor])
     try:
         with torch.no_grad(), answering(model, lambda hidden, *_: torch.full_like(hidden[..., :1], _ANSWER)):
             answer = predict_at(model, packed, positions)
-    except Exception:  # another layer follows, which cannot process this shape
+    except Exception:  # a later layer of the head cannot process this shape
         return False
     return torch.equal(answer, torch.full_like(answer, _ANSWER))
 
 
 def _documents(model: PreTrainedModel, *further: int) -> list[torch.Tensor]:
-    """Returns documents with ids from the upper half of the vocabulary, where there are no special tokens."""
+    """Returns test documents. Their ids are from the upper half of the vocabulary, without special tokens."""
     vocabulary = int(model.config.get_text_config().vocab_size)
     middle = vocabulary // 2
     tokens = torch.arange(sum((*_LENGTHS, *further)), device=model.device) % (vocabulary - middle) + middle
@@ -291,7 +291,7 @@ def _refused(model: PreTrainedModel, error: Exception | None = None, does: str =
     Args:
         model: the checked model.
         error: the error that the model raised, if any.
-        does: the fault, which completes the message "MODEL ...".
+        does: words that describe the fault and complete the sentence "MODEL ..." of the message.
     """
     if isinstance(error, AdaptError):
         return error

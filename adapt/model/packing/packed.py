@@ -12,12 +12,12 @@ from torch import Tensor
 
 CPU = torch.device("cpu")
 ROUNDING = 16
-"""Attention is computed together for documents whose lengths round up to the same multiple of this number [tokens]."""
+"""Documents whose lengths round up to the same multiple of this number share an attention call [tokens]."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Rows of the same length that are processed together. A row has one document, or several documents (`owners`)."""
+    """Rows of equal length that a model processes together. A row has one document, or several if `owners` is set."""
 
     rows: int
     length: int
@@ -25,14 +25,14 @@ class Bucket:
     real: Tensor | None
     """Whether each slot has a token instead of padding, bool [rows, length]. None if there is no padding."""
     owners: Tensor | None = None
-    """Number of the document in each slot, -1 for padding, int64 [rows, length]. None if each row has one document."""
+    """Index of each slot's document, -1 for padding, int64 [rows, length]. None if each row has one document."""
     positions: Tensor | None = None
     """Position of the token in its document for each slot, int64 [rows, length]. None if each row has one document."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the N tokens of a packed sequence are copied to buckets. All buckets together have P >= N slots."""
+    """Describes how the N tokens of a packed sequence are copied to buckets, which have P >= N slots in total."""
 
     buckets: list[Bucket]
     there: Tensor
@@ -48,7 +48,7 @@ class Prolonged:
     """The layout of a sequence in which the same vectors (a prompt or prefix) are inserted before each document."""
 
     order: Tensor
-    """For each position of the new sequence, an index into a list of the inserted vectors and all tokens, int64."""
+    """For each position of the new sequence, an index into the concatenation of inserted vectors and tokens, int64."""
     tokens: Tensor
     """Index of each token in the new sequence, int64 [N]."""
     documents: "Documents"

@@ -34,9 +34,9 @@ ROW_TOKENS = 128
 """Length of rows with several documents, if no document is longer [tokens]. In DeBERTa, each row has a fixed cost, and
 attention in longer rows costs more."""
 PASS_TOKENS = {"cpu": 384, "cuda": 4096}
-"""Fixed time of a pass, given as the number of tokens that the device computes in this time, keyed by device."""
+"""Fixed cost of a pass, keyed by device. It is given as the number of tokens that take the same time to compute."""
 _REPLACED = ("input_ids", "attention_mask", "position_ids", "token_type_ids", "cache_position", "documents")
-"""Arguments of a base model that depend on the layout of the documents."""
+"""Arguments of a base model that must be replaced, because they depend on the layout of the documents."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,12 @@ class Padding:
 
 
 class DocumentRows:
-    """The hooks of a base model that run documents as rows."""
+    """The hooks by which a base model runs documents as rows."""
 
     def __init__(self) -> None:
         self.way: Way = "padded"
-        """How the model accepts documents. `by length` means that padding would change the model's outputs."""
+        """How the model accepts documents. For `by length`, a pass has documents of one length, because padding
+        would change the model's outputs."""
         self.filling: int | None = None
         """Token id at padding positions. None means the padding token in the model's config, or 0 if it has none."""
         self._at_once = False
@@ -76,7 +77,7 @@ class DocumentRows:
         self._at_once = True
 
     def layout(self, documents: Documents) -> Layout:
-        """Divides a sequence's documents into rectangles. Returns a layout with one bucket per rectangle."""
+        """Divides documents into rectangles (batches of rows). Returns a layout with one bucket per rectangle."""
         lengths = documents.known.diff()
         if self.way == "shared rows":
             return arrange_shared(documents.known, shared_rows(lengths.tolist()), documents.device)
@@ -103,7 +104,7 @@ class DocumentRows:
             self._inputs = []
 
     def enter(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Replaces the packed sequence in the arguments by the first rectangle, as a forward pre-hook."""
+        """Replaces the packed sequence in the arguments by the first batch of rows, as a forward pre-hook."""
         if self._documents is None:
             return None
         names = inspect.signature(module.forward).parameters
@@ -124,11 +125,11 @@ class DocumentRows:
             return None
         names = inspect.signature(module.forward).parameters
         given = dict(zip(names, arguments, strict=False)) | options
-        # padding sees padding, because attention to no token gives NaN in some precisions
+        # padding sees padding, because softmax over no token gives NaN in some precisions
         return (), {**given, "attention_mask": owners[:, :, None] == owners[:, None, :]}
 
     def leave(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any], output: Any) -> Any:
-        """Runs the other rectangles, as a forward hook. Returns all tokens' states in packed order, [1, N, H]."""
+        """Runs the other batches of rows, as a forward hook. Returns all tokens' states in packed order, [1, N, H]."""
         if self._layout is None:
             return output
         outputs = [output, *(module.forward(**{**_without(options), **inputs}) for inputs in self._inputs[1:])]
@@ -150,7 +151,7 @@ def _without(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _inputs(layout: Layout, given: Mapping[str, Any], takes_mask: bool, padding: int) -> list[dict[str, Tensor]]:
-    """Returns the arguments of the base model for each rectangle."""
+    """Returns the arguments of the base model for each rectangle (batch of rows)."""
     sizes = [bucket.rows * bucket.length for bucket in layout.buckets]
     inputs: list[dict[str, Tensor]] = [{} for _ in sizes]
     for name, filling in (("input_ids", padding), ("token_type_ids", 0)):
@@ -213,7 +214,7 @@ def shared_rows(lengths: Sequence[int]) -> list[list[int]]:
     """
     length = max(ROW_TOKENS, *lengths)
     rows: list[list[int]] = []
-    open_rows: list[tuple[int, int]] = []  # free space [tokens] and number of each row, sorted
+    open_rows: list[tuple[int, int]] = []  # (free space [tokens], index of row), sorted
     for number in sorted(range(len(lengths)), key=lambda each: -lengths[each]):
         place = bisect_left(open_rows, (lengths[number], 0))
         room, row = open_rows.pop(place) if place < len(open_rows) else (length, len(rows))
@@ -231,7 +232,7 @@ def padding_of(passes: Iterable[Sequence[int]], way: Way, device: str, at_once: 
         passes: lengths of the documents of each micro-batch [tokens].
         way: how the model computes documents as rows.
         device: type of the device, `cpu` or `cuda`, which determines the fixed cost of a pass.
-        at_once: whether all documents of a micro-batch share a rectangle, as at ZeRO stage 3.
+        at_once: whether all documents of a micro-batch run in one batch of rows, as at ZeRO stage 3.
     """
     cost = 0 if way == "by length" else PASS_TOKENS[device]
     slots = tokens = rectangles_needed = count = 0
@@ -260,7 +261,7 @@ def run_as_rows(model: Any) -> DocumentRows:
     if _takes_pairs(base):
         base.encoder.register_forward_pre_hook(rows.keep_pairs_apart, with_kwargs=True)
     base.register_forward_pre_hook(rows.enter, with_kwargs=True)
-    base.register_forward_hook(rows.leave, with_kwargs=True, prepend=True)  # other hooks then see packed states
+    base.register_forward_hook(rows.leave, with_kwargs=True, prepend=True)  # first, so other hooks see packed states
     setattr(base, ATTRIBUTE, rows)
     return rows
 
@@ -314,6 +315,6 @@ def document_inputs(model: Any, packed: Packed) -> Iterator[dict[str, Any]]:
         "input_ids": packed.input_ids,
         "position_ids": packed.position_ids + first_position(model.config),
         "documents": packed.documents,
-        # transformers builds no mask if this has four dimensions; attention uses `documents` instead
+        # a mask with four dimensions keeps transformers from building one; attention only uses `documents`
         "attention_mask": torch.zeros(1, 1, 1, 1, device=packed.input_ids.device),
     }

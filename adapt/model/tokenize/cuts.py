@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 NEVER, LETTER, DIGIT, SIGN, QUOTE, WORD, OTHER, BLANK, LINE = range(9)
-"""Kinds of characters, in this order: characters next to which texts are never cut; ASCII letters; ASCII digits; ASCII
-punctuation; the apostrophe; letters beyond ASCII; other characters beyond ASCII; the blank; and the end of a line."""
+"""Kinds of characters. The names stand for, in this order: characters next to which texts are never cut; ASCII letters;
+ASCII digits; ASCII punctuation; the apostrophe; non-ASCII letters; other non-ASCII characters; the blank; the end of a
+line."""
 _PLAIN = (LETTER, DIGIT, SIGN, QUOTE, WORD, OTHER)
 _WORDS = (LETTER, DIGIT, WORD)
 
@@ -30,12 +31,12 @@ RULES: dict[str, list[tuple[int, int]]] = {
     "quotes": [(SIGN, QUOTE), (QUOTE, SIGN), (QUOTE, QUOTE)],
     "digit": [(LETTER, DIGIT), (WORD, DIGIT), (DIGIT, LETTER), (DIGIT, WORD)],
 }
-"""Pairs of kinds (before, after) between which each rule cuts. A cut before a blank or the end of a line is only made
-if the next character after it has a kind in `_PLAIN`."""
+"""For each rule, the pairs of kinds (before, after) between which the rule cuts. A text is only cut before a blank or a
+line end if the character after this blank or line end has a kind in `_PLAIN`."""
 
 
 class TextPieces(NamedTuple):
-    """Pieces into which some texts are cut."""
+    """The pieces into which texts were cut."""
 
     pieces: pa.DictionaryArray
     """All pieces of all texts, as UTF-8."""
@@ -102,7 +103,7 @@ def _beginnings(kinds: np.ndarray, ends: np.ndarray, allowed: bytes) -> np.ndarr
     plain = ~parts & (kinds != NEVER)
     begins[:-1] &= ~parts[:-1] | plain[1:]
     last = ends[1:][np.diff(ends) > 0] - 1
-    begins[last] &= ~parts[last]  # the next character belongs to another text
+    begins[last] &= ~parts[last]  # the character after it belongs to another text
     begins[ends[:-1][np.diff(ends) > 0]] = True
     return begins
 
@@ -110,7 +111,7 @@ def _beginnings(kinds: np.ndarray, ends: np.ndarray, allowed: bytes) -> np.ndarr
 def _kinds_in(data: bytes) -> np.ndarray:
     """Returns, for each byte of UTF-8, the kind of its character, uint8. No rule cuts within a character."""
     table = _kinds()
-    of_bytes = table[:128].tobytes() + bytes([NEVER]) * 128  # for bytes that are complete characters
+    of_bytes = table[:128].tobytes() + bytes([NEVER]) * 128  # right for ASCII bytes, which are complete characters
     kinds = np.frombuffer(bytearray(data.translate(of_bytes)), np.uint8)
     if data.isascii():
         return kinds

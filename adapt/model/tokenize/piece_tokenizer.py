@@ -5,9 +5,10 @@ before a piece that begins with a blank, as if the piece were in the middle of a
 differ: RoBERTa's tokenizer leaves the blank before a word out of the token's offsets, except at the beginning of its
 input. For the same reason, the library then tokenizes whole texts that begin with a blank.
 
-Calls of the `tokenizers` library return flat arrays. Plain words are passed directly to the tokenizer's model (such as
-BPE or WordPiece), because the other steps of the library take most of the time. How a plain word is converted
-for the model (prefix and lower case) is derived from one word, and checked against the library for many words.
+Token lists of the `tokenizers` library are converted to flat arrays. Plain words are passed directly to the
+tokenizer's model (such as BPE or WordPiece), because the other steps of the library take most of the time. How a plain
+word is converted for the model (prefix and lower case) is derived from one word, and checked against the library for
+many words.
 """
 
 import re
@@ -236,7 +237,7 @@ class PieceTable:
         self._tokens = fixed
         self._fixed = len(fixed.bounds) - 1
         self._uses = np.zeros(self._fixed, np.int32)
-        """Number of recent batches in which each piece occurred."""
+        """Number of recent batches in which each piece occurred, indexed by the piece's number."""
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -265,7 +266,7 @@ class PieceTable:
         self._uses = np.concatenate([self._uses, np.zeros(len(pieces), np.int32)])
 
     def _forget(self) -> None:
-        """Drops long, then rare pieces until the table is half full. Of equally rare pieces, the oldest are dropped."""
+        """Drops long pieces, then rare pieces, until the table is half full. Of equally rare ones, drops the oldest."""
         short = [piece for piece in self._numbers if len(piece) <= LONGEST]
         numbers = np.fromiter(map(self._numbers.__getitem__, short), np.int64, len(short))
         order = np.argsort(self._uses[numbers], kind="stable")[-(self._most // 2) :]
@@ -338,7 +339,7 @@ class PieceTokenizer:
 
 
 def text_batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Divides texts into batches of about `BATCH_CHARACTERS`; there is at least one batch."""
+    """Divides texts into batches of about `BATCH_CHARACTERS`. Without texts, yields one empty batch."""
     begin = size = 0
     for number, text in enumerate(texts):
         size += len(text)
@@ -367,7 +368,7 @@ def _framed(parts: TextPieces, numbers: np.ndarray) -> tuple[np.ndarray, np.ndar
     Under these two numbers, the table stores the special tokens before and after a text.
 
     Returns:
-        All numbers, and for each text the index of its 0 and of its 1.
+        The numbers with the inserted ones, and for each text the indices of its inserted 0 and its inserted 1.
     """
     texts = np.arange(len(parts.firsts) - 1)
     prefixes = parts.firsts[:-1] + 2 * texts

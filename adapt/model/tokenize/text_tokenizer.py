@@ -6,8 +6,8 @@ texts is allowed if it does not change the words of any of these texts. Words ar
 after normalization and pre-tokenization, so they do not depend on the vocabulary. Finally, the tokens of the texts, cut
 by all allowed rules, are compared with the library's tokens. This also tests added tokens.
 
-One process loads a tokenizer and sends it to other processes in serialized form. So the others only need the
-`tokenizers` library, and save the 5 s of CPU time for importing transformers and torch.
+One process loads a tokenizer and sends it to other processes in serialized form. The other processes then
+only need the `tokenizers` library, and save the 5 s of CPU time for importing transformers and torch.
 """
 
 import json
@@ -65,7 +65,7 @@ class Cuts:
 
 
 def find_cuts(backend: Tokenizer, words: WordsOf | None = None) -> Cuts:
-    """Finds the rules with which all adversarial texts have the same tokens as with the library alone.
+    """Finds the rules with which all adversarial texts get the same tokens as from the library.
 
     Args:
         backend: the tokenizer.
@@ -83,7 +83,7 @@ def find_cuts(backend: Tokenizer, words: WordsOf | None = None) -> Cuts:
 
 
 def allowed_rules(backend: Tokenizer, texts: Sequence[str]) -> list[str]:
-    """Returns the rules that, used together, change the words of no text. [] if cuts at blanks change words."""
+    """Returns the rules that together change the words of no text; an empty list if cuts at blanks change words."""
     words = cache(lambda text: handed(backend, text))
     truth = [words(text) for text in texts]
     chosen: list[str] = []
@@ -106,14 +106,14 @@ def _by_pieces(texts: Sequence[str], rules: Sequence[str], words: Callable[[str]
 
 
 def _can_be_tried(backend: Tokenizer) -> bool:
-    """Whether rules can be tested. The tokenizer must be deterministic, not truncate, and have few added tokens."""
+    """Whether rules can be tested: the tokenizer is deterministic, does not truncate or pad, has few added tokens."""
     if backend.truncation or backend.padding or getattr(backend.model, "dropout", None):
         return False
     return len(backend.get_added_tokens_decoder()) <= MOST_ADDED
 
 
 LONGEST_LITERAL = 64
-"""Maximum length of the pieces and literals that are tested [characters]."""
+"""Maximum length of the vocabulary pieces and strings in settings that are tested [characters]."""
 MOST_PIECES = 400
 """Largest number of pieces in each sample of the vocabulary."""
 _PLAIN_WORD = re.compile(" ?[A-Za-z]+")
@@ -170,7 +170,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _alone(atoms: Iterable[str]) -> list[str]:
-    """Returns a text for each atom (a short string), with the atom next to blanks and plain characters."""
+    """Returns one test text for each atom (a short string). It has the atom next to blanks and plain characters."""
     return [
         f"{atom} a{atom} {atom}b a{atom}b a {atom} b,{atom} 1{atom}1 {atom}\n{atom} x\n{atom}\ny ({atom}) é{atom}"
         for atom in atoms
@@ -258,8 +258,8 @@ class QuickTokenizer:
 
     Args:
         backend: a tokenizer from `adapt.model.tokenizer.load_text_tokenizer`. It must not be changed afterwards.
-        words: finds the starts of words (see `adapt.model.tokenize.piece_tokenizer`). If given, the result has all
-            columns of `adapt.model.tokenize.piece_tokenizer`; otherwise it only has ids.
+        words: finds the starts of words (see `adapt.model.tokenize.piece_tokenizer`). With it, the result has all
+            columns of `adapt.model.tokenize.piece_tokenizer`; without it, the result only has ids.
         worth: number of characters after which the process tests which cuts are allowed.
         cuts: the allowed cuts, if another process has tested them.
     """
@@ -354,7 +354,7 @@ def loaded_tokenizer(pretrained: Pretrained) -> "PreTrainedTokenizerFast":
 
 def known_of(loaded: "PreTrainedTokenizerFast") -> TextTokenizer:
     """Returns the `TextTokenizer` of a tokenizer from `adapt.model.tokenizer.load_text_tokenizer`."""
-    knows_all = loaded.unk_token in (None, loaded.eos_token)  # GPT-2 has tokens for every byte
+    knows_all = loaded.unk_token in (None, loaded.eos_token)  # such as GPT-2, with tokens for every byte
     unknown = None if knows_all else loaded.unk_token_id
     return TextTokenizer(loaded.backend_tokenizer, len(loaded), unknown, loaded.eos_token_id)
 
@@ -368,7 +368,7 @@ def quick_tokenizer(folder: Path) -> TextTokenizer | None:
     try:
         model = json.loads(file.read_text(encoding="utf-8"))["model"]
         backend = Tokenizer.from_file(str(file))
-    except Exception:  # the library has no error type of its own; stages report a tokenizer that cannot be loaded
+    except Exception:  # the library only raises Exception; stages report such a tokenizer later
         return None
     backend.no_truncation()
     backend.no_padding()
@@ -380,7 +380,7 @@ def written_tokenizer(tokenizer: TextTokenizer) -> dict[str, Any] | None:
     """Serializes a tokenizer for `tokenizer_of`. Returns None if parts of it are Python code."""
     try:
         backend = tokenizer.backend.to_str()
-    except Exception as error:  # the library has no error type of its own
+    except Exception as error:  # the library only raises Exception
         if "Custom" not in str(error):
             raise
         return None

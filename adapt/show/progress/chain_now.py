@@ -1,6 +1,6 @@
 """Holds the state of running chains, searches and sequential studies as plain values, and shows it.
 
-A sequential study also has its round, the state of each comparison, and what the remaining rounds may cost.
+The state of a sequential study includes its round, its comparisons, and what the remaining rounds may cost.
 """
 
 import json
@@ -51,7 +51,7 @@ class ComparisonNow:
     """A comparison of a sequential study, as text."""
 
     name: str
-    """Name of the task or figure, and the recipe."""
+    """Name of the task or metric, and the recipe."""
     verdict: str
     """The verdict, `undecided`, or `not looked at yet`."""
     look: str
@@ -71,7 +71,7 @@ class CostForecast:
     """The remaining stages, device time and cost of a sequential study, in one of three forecasts."""
 
     name: str
-    """Which forecast: `smallest`, `expected` or `largest`, and what it means."""
+    """Name of the forecast, `smallest`, `expected` or `largest`, and an explanation of it."""
     stages: int | None
     """Number of stages that take device time. None if unknown."""
     device_hours: float | None
@@ -90,7 +90,7 @@ class StudyNow:
     seeds: Sequence[int]
     """Number of seeds per recipe at each planned look."""
     next_look: int | None
-    """Number of the look after the running or next round. None if there will be no further look."""
+    """Number of the look that follows the running or next round of seeds. None if no look is left."""
     comparisons: Sequence[ComparisonNow] = ()
     ahead: Sequence[CostForecast] = field(default_factory=list)
 
@@ -100,7 +100,7 @@ class StudyNow:
         return sum(comparison.is_open for comparison in self.comparisons)
 
     def sentence(self) -> str:
-        """Returns a sentence on the round and the number of comparisons that have ended."""
+        """Returns a sentence that says which round is running and how many comparisons have ended."""
         if not self.comparisons:
             seeds = joined_names([str(number) for number in self.seeds])
             return f"This study is sequential: it looks at its results with {seeds} seeds per side."
@@ -210,7 +210,7 @@ class TrialsNow:
 def last_report(folder: Path) -> str:
     """Formats the last report of the training in a folder.
 
-    The text is empty before the first report and for other stages.
+    The text is empty before the first report, and if the folder belongs to a stage that does not train.
     """
     metrics = folder / METRICS_FILE
     lines = metrics.read_text(errors="replace").splitlines() if metrics.exists() else []
@@ -251,7 +251,7 @@ class ChainNow(SelfShown):
     """The state of a chain at one moment."""
 
     counts: dict[str, int]
-    """Number of goals in each state: finished, running and waiting."""
+    """Number of goals (stages that the chain must finish) that are finished, running and waiting, keyed by state."""
     entries: list[list[str]]
     """A row per entry of the chain file, with the columns ENTRY_COLUMNS."""
     running: list[tuple[str, str]]
@@ -323,10 +323,10 @@ def chain_now(
     later: Sequence[str] = (),
     sequential: StudyNow | None = None,
 ) -> ChainNow:
-    """Reads the state of a chain from its store, on whichever machine the chain runs.
+    """Reads the state of a chain from its store. The chain itself may run on another machine.
 
     Args:
-        goals: goals of the chain.
+        goals: the stages that the chain must finish.
         store: store with the chain's results.
         ahead: forecasts of the training stages that will run.
         later: labels of the goals that are unknown until a search has finished.

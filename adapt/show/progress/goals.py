@@ -19,7 +19,7 @@ ENTRY_COLUMNS = ("entry of the file", *STATES, "not finished")
 
 
 class TrainingAhead(NamedTuple):
-    """A training stage that will run. Its figures are None if the stage's text is not prepared yet."""
+    """A training stage that will run, with its forecast. Numbers are None if the stage's text is not prepared yet."""
 
     label: str
     tokens: int | None = None
@@ -55,9 +55,9 @@ def goal_states(goals: Sequence[ShownGoal], store: Store) -> dict[str, int]:
 
 
 def states_by_entry(goals: Sequence[ShownGoal], store: Store) -> dict[str, dict[str, list[str]]]:
-    """Sorts the members of each entry of the chain file by the state of their goal.
+    """Lists the goals of each entry of the chain file, by state: finished, running or waiting.
 
-    A member is the part of a goal's label after the name of the entry.
+    A goal is listed by the part of its label after the entry's name, such as `DAPT, acl_arc, 3`.
     """
     states: dict[str, dict[str, list[str]]] = {}
     for goal in goals:
@@ -93,7 +93,7 @@ def _works_for(stage: Stage[Any], store: Store) -> bool:
 
 
 def trainings_table(trainings: Sequence[TrainingAhead]) -> Table | None:
-    """Makes a table with a row per training stage that will run. If all figures are known, the last row is the sum."""
+    """Makes a table with a row per training stage that will run. If all numbers are known, the last row is the sum."""
     if not trainings:
         return None
     columns = list(zip(*trainings, strict=True))[1:]
@@ -163,7 +163,8 @@ def _unmade(stage: Stage[Any], store: Store) -> Iterator[Stage[Any]]:
 def spent(stages: Iterable[Stage[Any]], store: Store) -> dict[str, float]:
     """Sums the cost of all finished stages among `stages` and their inputs at any depth.
 
-    Stages whose records repeat the device time of their inputs, such as exports, only count their seconds.
+    Some records repeat the device time of the stage's inputs, such as records of exports. From these, only the seconds
+    are added.
 
     Returns:
         `seconds` of work, `device_hours`, and `cost` in the currency of `resources.price_per_device_hour`.
@@ -196,10 +197,10 @@ def show_logs(goals: Sequence[ShownGoal], store: Store, wanted: str | None) -> i
     """Prints the logs of stages on stderr, sorted by time.
 
     Args:
-        goals: goals of the chain.
+        goals: the stages that the chain must finish.
         store: store with the chain's results.
-        wanted: label or entry of a goal, which selects the goal's stage and all its inputs. Or the kind or folder of a
-            stage, which selects this stage. None selects all stages.
+        wanted: label or entry of a goal, to print the logs of the goal's stage and of all its inputs; or kind or folder
+            of a stage, to print only the log of this stage. None prints the logs of all stages.
 
     Returns:
         The number of printed lines.

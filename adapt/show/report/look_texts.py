@@ -20,7 +20,7 @@ WORDS: dict[Conclusion, str] = {
 
 
 def comparison_at(ending: Ending) -> Comparison:
-    """Returns a comparison with the figures of a look, including the look's repeated interval."""
+    """Returns the comparison at a look: its difference, standard error, p, and repeated interval."""
     seen = ending.seen
     return Comparison(
         *(seen.difference, seen.low, seen.high, seen.error, seen.p, None, tuple(seen.over), np.empty(0), {})
@@ -60,7 +60,7 @@ def looks_table(looks: Sequence[Looked], change: Callable[[str], Change]) -> Tab
 
     Args:
         looks: the finished looks, with earlier looks first.
-        change: returns, for the name of a figure, the function that formats a difference.
+        change: returns, for the name of a metric, the function that formats a difference.
     """
     rows: list[list[Cell | str]] = []
     for (row, figure, recipe), ending in endings(looks).items():
@@ -105,12 +105,12 @@ def looks_table(looks: Sequence[Looked], change: Callable[[str], Change]) -> Tab
 def look_drawings(
     looks: Sequence[Looked], recipes: Sequence[str], scale: Callable[[str], tuple[float, str]]
 ) -> list[tuple[str, str]]:
-    """Draws the difference of each recipe by the number of seeds, with repeated intervals and the margin as a band.
+    """Draws each recipe's difference from the baseline by number of seeds, with repeated intervals and the margin.
 
     Args:
         looks: the finished looks, with earlier looks first.
         recipes: names of all recipes. Recipe i, from 1, has colour i, because 0 is the colour of the baseline.
-        scale: returns, for the name of a figure, the factor and the unit of the shown differences.
+        scale: returns, for the name of a metric, the factor and the unit of the shown differences.
     """
     rows = dict.fromkeys((looked.row, looked.figure) for looked in looks)
     return [

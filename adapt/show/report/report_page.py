@@ -1,4 +1,4 @@
-"""The report of a study as HTML and Markdown, with warnings about the scores. The verdict is the first section."""
+"""Writes the report of a study as HTML and Markdown, with warnings about scores. The verdict is the first section."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -57,7 +57,7 @@ from adapt.stage.training_result import measured_blocks, skipped_steps
 from adapt.statistics.comparison import points
 
 COMPARED = ("export", "finetune", "sequence", "selection", "search", "confirm")
-"""Kinds of stages that sections with comparisons show."""
+"""Kinds of stages that the sections with comparisons show, so that the section on other stages leaves them out."""
 KEY = 12
 """Number of characters of a stage's key that the report shows."""
 
@@ -131,12 +131,12 @@ def _looks(study: Study) -> list[Block]:
 
 
 def _change(figure: str) -> Change:
-    """Returns the function that formats a difference of a sequence figure, or of scores for any other name."""
+    """Returns the function that formats differences of a metric of sequences, or of scores for any other name."""
     return next((measure.change for measure in MEASURES if measure.name == figure), points)
 
 
 def _scale(figure: str) -> tuple[float, str]:
-    """Returns the factor and the unit with which differences of a figure are shown."""
+    """Returns the factor and the unit with which differences of a metric are shown."""
     is_loss = any(measure.is_loss for measure in MEASURES if measure.name == figure)
     return (1.0, "nats per token") if is_loss else (100.0, "points")
 
@@ -300,7 +300,7 @@ def _count(number: int, what: str, several: str = "s") -> str:
 
 
 def warnings(study: Study, results: Results) -> list[FindingBlock]:
-    """Lists warnings about problems that make the figures less reliable. The most serious warnings come first."""
+    """Lists warnings about problems that make the scores less reliable. The most serious warnings come first."""
     findings = (
         [FindingBlock("Not run", f"{len(study.missing)} stages are missing from this report.")] if study.missing else []
     )
@@ -329,7 +329,7 @@ def _cut_short(study: Study) -> Iterator[tuple[Entry, str]]:
 
 
 def _read_badly(study: Study) -> Iterator[tuple[Entry, str]]:
-    """Yields training runs on text that does not suit the tokenizer, each with a description of the problem."""
+    """Yields training runs whose text the tokenizer reads badly, each with a description of the problem."""
     for entry in study.entries:
         if entry.record.stage == "export":
             yield from ((entry, fault) for fault in entry.record.metrics.get("text_faults", []))

@@ -1,4 +1,4 @@
-"""Searches in the report: sentences for the verdict, and tables and drawings for the section."""
+"""Shows hyperparameter searches in the report: sentences for the verdict, and a section with tables and drawings."""
 
 from collections.abc import Mapping, Sequence
 from math import log10, nan

@@ -1,4 +1,4 @@
-"""Groups the sequences of a study by method, and compares each method's figures with the baseline's figures."""
+"""Groups the sequences of a study by method, and compares each method's metrics with the baseline's metrics."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ from adapt.statistics.seeds import MARGIN, Conclusion, Looked, Margin, endings
 from adapt.support.better import better_directions
 
 ONE = "against_one"
-"""Name of the figure that compares a method with separate models."""
+"""Name of the metric that compares a method's scores with separate models, each trained on one domain only."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class SequenceRun:
     mode: str
     """Mode of the sequence: `continual`, `separate` or `joint`."""
     tables: Sequence[Mapping[str, Any]]
-    """Tables that the sequence's method reports. A table has `title`, `columns`, and `rows`, which are cells keyed by
-    name."""
+    """Tables that the sequence's method reports. A table has `title`, `columns` and `rows`: lists of cells,
+    keyed by the name of the row."""
     warnings: Sequence[str]
     scores: Matrix
     losses: Matrix
@@ -45,7 +45,7 @@ class SequenceRun:
     """Name of the metric of each task."""
     figures: Mapping[str, float | None]
     documents: Mapping[str, int] = field(default_factory=dict)
-    """Number of held-out documents of each text that were measured."""
+    """Number of measured held-out documents, keyed by text."""
     models: Sequence[str] = ()
     """Folder of the model after each domain, in the order of learning."""
     made_of: Mapping[str, str] = field(default_factory=dict)
@@ -65,14 +65,14 @@ class Sequences:
     """Runs of each method. The baseline comes first, and other methods follow in the order of the study."""
     baseline: str | None
     orders: Mapping[tuple[str, ...], str]
-    """Names of the orders of learning in continual runs."""
+    """Name of each order of domains that continual runs use, keyed by the order."""
     margin: Margin = MARGIN
-    """Largest differences that do not matter."""
+    """Equivalence margins: smaller differences count as equal."""
     looks: Sequence[Looked] | None = None
-    """Looks (interim analyses) of a sequential study at figures of sequences. None for other studies."""
+    """Looks (interim analyses) of a sequential study that compare metrics of sequences. None for other studies."""
 
     def values(self, method: str, figure: str) -> list[float]:
-        """Returns a method's values of a figure, one per seed. Seeds without a known value are left out."""
+        """Returns a method's values of a metric, one per seed. Seeds without a known value are left out."""
         return list(by_seed((run, run.figures.get(figure)) for run in self.methods[method]).values())
 
     def seeds(self, method: str) -> int:
@@ -91,8 +91,8 @@ class Sequences:
 def sequences_of(study: Study) -> Sequences:
     """Groups the finished sequences by method.
 
-    The method's name consists of the swept values except order and seed. Without swept values, it is the name of the
-    entry.
+    A method is named by its swept values except order and seed, such as the method and its options. Without such
+    values, its name is the name of the entry in the chain file.
     """
     by_method: dict[str, dict[object, SequenceRun]] = {}
     orders: dict[tuple[str, ...], str] = {}
@@ -132,7 +132,7 @@ def _run(record: Record) -> SequenceRun:
 
 
 def _with_one(run: SequenceRun, separate: Sequence[SequenceRun]) -> SequenceRun:
-    """Adds the figure that compares a run with the separate models of the same seed, if there are such models."""
+    """Adds the metric that compares a run with the separate models of the same seed, if there are such models."""
     counterpart = next((other for other in separate if other.seed == run.seed), None)
     if counterpart is None or run.mode != "continual":
         return run
@@ -160,31 +160,31 @@ def cells_of(by_run: Sequence[Matrix], column: str) -> list[list[float]]:
 
 @dataclass(frozen=True)
 class Measure:
-    """Name and format of a figure of sequences."""
+    """Name and format of a metric of sequences."""
 
     name: str
-    """Name of the figure in `sequence_figures`."""
+    """Name of the metric in `sequence_figures`."""
     title: str
     is_loss: bool = False
-    """Whether the figure is a loss in nats per token. Other figures are shares, which are shown in points of 100."""
+    """Whether the metric is a loss in nats per token. Other metrics are fractions, which are shown in points of 100."""
     is_change: bool = True
-    """Whether the figure is a change, which is shown with its sign."""
+    """Whether the metric is a change, which is shown with its sign."""
 
     @property
     def better(self) -> int:
-        """1 if a higher value of the figure is better, -1 if a lower value is better (see `SequenceFigures`)."""
+        """1 if a higher value of the metric is better, -1 if a lower value is better (see `SequenceFigures`)."""
         return 1 if self.name == ONE else better_directions(SequenceFigures)[self.name]
 
     def margin(self, margin: Margin) -> float:
-        """Returns the largest difference of the figure that does not matter."""
+        """Returns the equivalence margin of the metric: smaller differences count as equal."""
         return margin.nats if self.is_loss else margin.share
 
     def change(self, value: float) -> str:
-        """Formats a difference between two values of the figure."""
+        """Formats a difference between two values of the metric."""
         return nats(value, 3) if self.is_loss else points(value)
 
     def text(self, value: float) -> str:
-        """Formats a value of the figure without its unit."""
+        """Formats a value of the metric without its unit."""
         if self.is_change:
             return self.change(value)
         return f"{value:.3f}" if self.is_loss else f"{100 * value:.1f}"
@@ -211,7 +211,7 @@ class Paired(RecipeCompared):
     pairs: int = 0
     """Number of seeds with runs of both the method and the baseline."""
     better: int = 1
-    """1 if a higher value of the figure is better, -1 if a lower value is better."""
+    """1 if a higher value of the metric is better, -1 if a lower value is better."""
 
     @property
     def ended(self) -> Conclusion:
@@ -222,10 +222,10 @@ class Paired(RecipeCompared):
 
 
 def compare_methods(sequences: Sequences) -> dict[str, dict[str, Paired]]:
-    """Compares each method with the baseline. Returns the comparisons, keyed by figure and method.
+    """Compares each method with the baseline. Returns the comparisons, keyed by metric and method.
 
-    The figure ONE is left out, because its differences equal the differences of the score on the domain learnt last.
-    In a sequential study, the figures that decide when it ends have the comparisons of its looks.
+    The metric ONE is left out, because its differences equal the differences of the score on the domain learnt last.
+    In a sequential study, the metrics that decide when the study ends are compared as at its looks (interim analyses).
     """
     compared = {measure.name: _against_baseline(sequences, measure) for measure in MEASURES if measure.name != ONE}
     for measure in MEASURES:
@@ -235,7 +235,7 @@ def compare_methods(sequences: Sequences) -> dict[str, dict[str, Paired]]:
 
 
 def _at_looks(sequences: Sequences, measure: Measure) -> dict[str, Paired]:
-    """Returns, for one figure, the comparison of each method at the latest look of a sequential study."""
+    """Returns, for one metric, the comparison of each method at the latest look of a sequential study."""
     return {
         method: Paired(
             *(comparison_at(ending), None, ending.looked.recipes, ending.looked.margin, ending, ending.seeds),
@@ -260,7 +260,7 @@ def _against_baseline(sequences: Sequences, measure: Measure) -> dict[str, Paire
 
 
 def method_comparisons(sequences: Sequences, measure: Measure) -> dict[str, Comparison]:
-    """Compares each method with the baseline in a figure, paired by seed, without correction."""
+    """Compares each method with the baseline in one metric, paired by seed, without correction."""
     if sequences.baseline is None:
         return {}
     others = [name for name in sequences.methods if name != sequences.baseline]
@@ -274,8 +274,8 @@ def method_comparisons(sequences: Sequences, measure: Measure) -> dict[str, Comp
 def _pairs(sequences: Sequences, method: str, measure: Measure) -> list[tuple[float, float]]:
     """Returns a method's value and the baseline's value for each seed with runs of both.
 
-    If both learn domains one after another, a value is the mean over the orders with runs of both. Otherwise, it is
-    the mean over all runs of the seed.
+    If the method and the baseline both learn domains one after another, a value is the mean over the orders of domains
+    for which both have runs. Otherwise, a value is the mean over all runs of the seed.
     """
     names = method, sequences.baseline or ""
     mine, theirs = (sequences.methods[name] for name in names)

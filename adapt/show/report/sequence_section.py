@@ -32,24 +32,24 @@ from adapt.statistics.seeds import spread
 Compared = Mapping[str, Mapping[str, Paired]]
 FORGETS = {"forgetting": ("Forgets", " points"), "loss_forgetting": ("Forgets, in held-out loss,", " nats per token")}
 AVERAGE = {"average": ("Average score", ""), "loss_average": ("Average held-out loss", " nats per token")}
-"""Figures in the verdict, each with the subject and the unit of its sentence. FORGETS has the forgetting of scores, and
-of losses for methods without scores. AVERAGE has the average score and the average loss."""
+"""Metrics in the verdict, each with the subject and the unit of the sentence about it. FORGETS: forgetting in scores
+or, for methods without scores, in losses. AVERAGE: average score and average loss."""
 GENERAL = {"general_change": ("Change on general text", " nats per token")}
-"""Further figure in the verdict, with the subject and unit of its sentence."""
+"""A further metric in the verdict, with the subject and the unit of the sentence about it."""
 CONCLUDED = {
     "better": "better in {}",
     "worse": "worse in {}",
     "equal": "no difference that matters in {}",
     "open": "undecided in {}",
 }
-"""Text for each conclusion of a comparison. The names of figures replace `{}`."""
+"""Text for each conclusion of a comparison. The names of metrics replace `{}`."""
 _BY_NAME = {measure.name: measure for measure in MEASURES}
 
 
 def sequence_verdicts(sequences: Sequences) -> list[FindingBlock]:
     """Makes a finding per method, compared with the baseline if there is a baseline.
 
-    The text says only once that there are too few seeds.
+    If several methods have too few seeds, one further finding explains this, and the methods' findings only mention it.
     """
     compared = compare_methods(sequences)
     others = [name for name in sequences.methods if name != sequences.baseline]
@@ -75,14 +75,14 @@ def _finding(method: str, sequences: Sequences, compared: Compared) -> FindingBl
     text = f"{_concluded(method, names, compared)}{figures}"
     tones: set[str] = {compared[name][method].ended for name in names if method in compared[name]}
     decided = tones - {"open", "equal"} or tones - {"open"}
-    # The tone is open if one figure is better and another is worse.
+    # The tone is open if one metric is better and another is worse.
     tone = decided.pop() if len(decided) == 1 else "open" if tones else "plain"
     head = f"{method} against {sequences.baseline}" if tones else method
     return FindingBlock(head, text or "Nothing has been measured.", tone)
 
 
 def _concluded(method: str, names: Sequence[str], compared: Compared) -> str:
-    """Returns the first sentence of a finding: in which figures a method is better, worse, equal or undecided.
+    """Returns the first sentence of a finding: in which metrics a method is better, worse, equal or undecided.
 
     The sentence is empty if the method is not compared.
     """
@@ -106,7 +106,7 @@ def _sentence(method: str, measure: Measure, sequences: Sequences, compared: Com
 
 
 def _level(method: str, measure: Measure, sequences: Sequences, unit: str = "") -> str:
-    """Formats the mean of a figure with its interval, as `+1.9 points (95% CI +0.8 to +3.1; 6 seeds)`."""
+    """Formats the mean of a metric with its interval, as `+1.9 points (95% CI +0.8 to +3.1; 6 seeds)`."""
     over_seeds = spread(sequences.values(method, measure.name))
     ends = worded_interval(over_seeds.low, over_seeds.high, measure.text, "95% CI ")
     seeds = f"{over_seeds.seeds} seed{'' if over_seeds.seeds == 1 else 's'}"
@@ -135,7 +135,7 @@ def _difference(measure: Measure, paired: Paired) -> str:
 
 
 def _limit(paired: Paired) -> str:
-    """Describes that there are too few seeds for significance. The text is empty if there are enough seeds."""
+    """Says how many seeds significance needs, if there are too few. Returns an empty text if there are enough seeds."""
     return out_of_reach(paired.comparison, paired.recipes, "methods")
 
 
@@ -206,7 +206,7 @@ def _matrices(method: str, sequences: Sequences) -> Folded:
 
 
 COLORS = 7
-"""Number of colours for domains. General text has colour 0, which other figures use for the baseline."""
+"""Number of colours for domains. General text has colour 0, which is the baseline's colour in other drawings."""
 CROWDED = 40
 """Maximum total number of characters of the labels below an axis. Longer labels are rotated."""
 
@@ -311,7 +311,7 @@ def reached(sequences: Sequences) -> list[MethodReached]:
 
 
 def front_of(methods: Sequence[MethodReached]) -> tuple[list[MethodReached], MethodReached | None]:
-    """Returns the sequential methods that no other method beats on both losses, and the knee of the front."""
+    """Returns the Pareto front of the methods that train a single model, by their two losses, and the front's knee."""
     rivals = [each for each in methods if each.is_one_model]
     front = [rivals[place] for place in pareto_front([each.point for each in rivals])]
     place = knee([each.point for each in front])
@@ -319,7 +319,7 @@ def front_of(methods: Sequence[MethodReached]) -> tuple[list[MethodReached], Met
 
 
 def front_verdict(sequences: Sequences) -> list[FindingBlock]:
-    """Makes findings that name the methods on the front. The list is empty if there are too few methods."""
+    """Makes findings that name the Pareto-optimal methods. The list is empty if there are too few methods."""
     methods = reached(sequences)
     front, bend = front_of(methods)
     rivals = sum(each.is_one_model for each in methods)
@@ -343,7 +343,7 @@ def front_verdict(sequences: Sequences) -> list[FindingBlock]:
 
 
 def sequence_front(sequences: Sequences) -> Figures | None:
-    """Draws both losses of each method. Returns None if there are too few methods."""
+    """Draws a point per method, at its two losses (`MethodReached`). Returns None if there are too few methods."""
     methods = reached(sequences)
     if len(methods) < FEWEST:
         return None

@@ -1,4 +1,4 @@
-"""Tables of sequences: figures by method, differences, scores by task, costs, and heatmaps of each method."""
+"""Makes tables of sequences: metrics by method, differences, scores by task, costs, and heatmaps of each method."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ TITLE = "Methods (scores in points of 100, losses in nats per token)"
 
 
 def methods(sequences: Sequences, compared: Mapping[str, Mapping[str, Paired]]) -> Table:
-    """Makes a table with a row per method: mean, standard deviation and 95% interval over seeds of each figure."""
+    """Makes a table with a row per method: mean, standard deviation and 95% interval over seeds of each metric."""
     shown = _shown(sequences)
     rows: list[list[Cell | str]] = [
         [
@@ -49,7 +49,7 @@ def methods(sequences: Sequences, compared: Mapping[str, Mapping[str, Paired]]) 
 
 
 def _shown(sequences: Sequences) -> list[Measure]:
-    """Returns the figures that are known for at least one run."""
+    """Returns the metrics that are known for at least one run."""
     return [measure for measure in MEASURES if any(sequences.values(name, measure.name) for name in sequences.methods)]
 
 
@@ -70,7 +70,7 @@ def _figure(sequences: Sequences, method: str, measure: Measure, paired: Paired 
 
 
 def sequence_differences(sequences: Sequences, compared: Mapping[str, Mapping[str, Paired]]) -> Table | None:
-    """Makes a table of the difference of every method from the baseline, figure by figure.
+    """Makes a table of the difference of every method from the baseline in each metric.
 
     Returns None if nothing is compared.
     """
@@ -153,7 +153,7 @@ def _noted_cell(text: str) -> Cell:
 
 
 def every_run(sequences: Sequences) -> Table:
-    """Makes a table with the figures of each run. All other figures can be computed from this table."""
+    """Makes a table with the metrics of each run. All other values in the tables can be computed from it."""
     shown = _shown(sequences)
     rows = [
         [name, _order(run, sequences), f"{run.seed}", *_of_run(run, shown)]
@@ -174,8 +174,8 @@ def _of_run(run: SequenceRun, shown: Sequence[Measure]) -> list[str]:
 
 
 TRAINING, MEASURED = re.compile(r"steps\.\d+\.training"), re.compile(r"(^|\.)past\.")
-"""Patterns for the names of two kinds of a sequence's stages: training, and the method's measurements between training
-stages."""
+"""Patterns for names of a sequence's inputs. TRAINING: the training stages. MEASURED: the stages in which the method
+measures something between two training stages."""
 WEIGHTS = ".safetensors"
 
 

@@ -1,7 +1,7 @@
-"""The chain of a report: its finished stages, each with its entry in the chain file, and a drawing of them.
+"""Holds the chain of a report: its finished stages, each with its entry in the chain file. Draws their lineage.
 
-The drawing is the lineage: a graph of the stages and their inputs. Stages of one kind that are used by the same stages
-share a node.
+The lineage is a graph of the stages and their inputs. Stages of one kind that are used by the same stages share a
+node.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,8 +30,7 @@ class Entry:
     job: str
     """Name of the entry's job, such as `dapt`, `tapt`, `finetune` or `evaluate`."""
     values: Mapping[str, str]
-    """The swept values, such as `{"recipe": "DAPT", "task": "acl_arc", "seed": "3"}`, or nothing without swept
-    values."""
+    """The swept values, such as `{"recipe": "DAPT", "task": "acl_arc", "seed": "3"}`. Empty if nothing is swept."""
     finished: Finished[Any]
     """The stage with its record and result. For job `finetune`, it is the run of one seed. For jobs `dapt` and `tapt`,
     it is the stage `export`."""
@@ -39,7 +38,7 @@ class Entry:
     """For job `finetune`, keys of the `train` and `merge` stages that made the model, in order. It is empty if the
     chain did not make the model."""
     task: str = ""
-    """For job `finetune`, the current name of the task. Records have no name, because the name does not affect
+    """For job `finetune`, the current name of the task. Records do not contain this name, because it does not affect
     results."""
 
     @property
@@ -64,11 +63,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class Study:
-    """The chain of a report, with its results so far."""
+    """The chain that a report shows, with the results so far."""
 
     name: str
     baseline: str
-    """Member of the set `recipe` that other recipes are compared with."""
+    """Name of the recipe that others are compared with: a member of the set `recipe` or, without it, an entry."""
     entries: list[Entry]
     missing: list[str] = field(default_factory=list)
     """Labels of stages that have not run, such as `finetune[DAPT, acl_arc, 3]`."""
@@ -79,7 +78,7 @@ class Study:
     names: Mapping[str, str] = field(default_factory=dict)
     """Current label of each stage, keyed by the stage's key. Records have the labels from the time of the run."""
     margin: Margin = MARGIN
-    """Largest differences that do not matter."""
+    """Equivalence margins: smaller differences count as equal."""
     looks: Sequence[Looked] | None = None
     """Finished looks (interim analyses) of a sequential study, with earlier looks first. None for other studies."""
 
@@ -94,7 +93,7 @@ def row_names(name: str, values: Mapping[str, str], task: str, with_entry: bool)
     Args:
         name: name of the run's entry in the chain file.
         values: the swept values.
-        task: name of the task, if no set is called `task`.
+        task: name of the task. It is only used if no swept set is called `task`.
         with_entry: whether the name of the entry is part of the row's name.
     """
     more = [f"{key}={value}" for key, value in values.items() if key not in ("recipe", "task", "seed")]
@@ -121,13 +120,12 @@ def upstream(record: Record, name: str) -> Record | None:
 
 @dataclass(eq=False)
 class LineageNode:
-    """A box of the drawing, which represents one or more stages of the same kind."""
+    """A box in the drawing of the lineage. It represents one or more stages of the same kind."""
 
     kind: str
     label: str
     column: int = 0
-    """Column of the box in the drawing, counted from the left. The column is to the right of all inputs of the
-    stages."""
+    """Column of the box in the drawing, counted from the left. It is to the right of the boxes of all inputs."""
     keys: set[str] = field(default_factory=set)
     inputs: "list[LineageNode]" = field(default_factory=list)
 
@@ -146,7 +144,7 @@ class _Stage:
 
 
 def lineage(study: Study) -> list[LineageNode]:
-    """Lists the nodes of all stages that a study's entries depend on. Stages without inputs come first."""
+    """Lists the nodes of the lineage: all stages that a study's entries depend on. Stages without inputs come first."""
     stages = _walk(study)
     _through_exports(study.entries, stages)
     labels = {entry.record.key: _label(entry) for entry in study.entries}
@@ -174,9 +172,9 @@ def _columns(order: list[str], stages: dict[str, _Stage]) -> dict[str, int]:
 
 
 def _walk(study: Study) -> dict[str, _Stage]:
-    """Returns all stages, keyed by their keys. If a record is gone, the stage's kind comes from the stages that use it.
+    """Returns all stages, keyed by stage key. If a record is gone, the stage's kind comes from the stages that use it.
 
-    Only the training counts as input of an export, because the other inputs are texts that the export was measured on.
+    An export's only input in the lineage is its training stage, because its other inputs are texts for measuring.
     """
     stages: dict[str, _Stage] = {}
     waiting = [entry.record for entry in study.entries]

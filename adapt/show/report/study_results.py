@@ -102,7 +102,7 @@ class RunGroup:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """The figures of each run, sorted by seed."""
+        """The metrics of each run, sorted by seed."""
         return [entry.record.metrics for entry in self.entries]
 
     @property
@@ -129,7 +129,7 @@ class Row:
 
     @property
     def leaky(self) -> bool:
-        """Whether all recipes have scores without leaked examples (test examples whose text occurs in train)."""
+        """Whether all recipes also have scores that leave out leaked test examples (whose text occurs in train)."""
         return all(group.predictions.clean for group in self.groups.values())
 
 
@@ -146,7 +146,7 @@ class Results:
     """Names of the recipes whose model was trained on the text of dev and test."""
     warnings: list[str] = field(default_factory=list)
     margin: float = MARGIN.share
-    """Largest difference of scores that does not matter, as a fraction."""
+    """Equivalence margin of scores, as a fraction: smaller differences count as equal."""
     looks: Sequence[Looked] | None = None
     """Looks (interim analyses) of a sequential study at its fine-tuning runs. None for other studies."""
 
@@ -156,7 +156,7 @@ class Results:
 
 
 def collect(study: Study) -> Results:
-    """Sorts the finished fine-tuning runs by task and recipe."""
+    """Groups the finished fine-tuning runs by task and recipe."""
     runs = [entry for entry in study.entries if entry.record.stage == "finetune"]
     has_several_entries = len({entry.name for entry in runs}) > 1
     by_row: dict[tuple[str, ...], dict[str, list[Entry]]] = {}
@@ -218,7 +218,7 @@ class FoundTrial:
     values: Mapping[str, Any]
     """Values of all searched fields in the trial, including the fields that the trial does not change."""
     figures: Mapping[str, Mapping[str, float | None]]
-    """`value`, `low` and `high` of each objective and of all other measured figures, keyed by name."""
+    """`value`, `low` and `high` of each objective and of all other measured metrics, keyed by name."""
     key: str
     """Key of the stage that ran the trial."""
     rank: int
@@ -259,7 +259,7 @@ class FoundSearch:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Data of all trials, including failed and stopped trials."""
+        """The trials as stored in the search's record, including failed and stopped trials."""
         return list(self.record.metrics["trials"])
 
     @property
@@ -313,7 +313,7 @@ Curve = Sequence[tuple[float, float]]
 
 
 def loss_curves(found: FoundSearch) -> dict[int, Curve]:
-    """Reads the training loss [nats per token] by step, for each trial with its own training."""
+    """Reads the training loss [nats per token] by step, for each trial that trained a model of its own."""
     curves: dict[int, Curve] = {}
     for trial in found.trials:
         record = _record(found, trial)

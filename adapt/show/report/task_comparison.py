@@ -38,7 +38,7 @@ class RecipeCompared:
     recipes: int = 1
     """Number of recipes that were compared on the same task."""
     margin: float = MARGIN.share
-    """Largest difference that does not matter, in the unit of the difference."""
+    """Equivalence margin: smaller differences count as equal. In the unit of the difference."""
     ending: Ending | None = None
     """The look (interim analysis) of a sequential study at which the comparison ended, or the latest look. The
     comparison then has the repeated interval of this look. None for other studies."""
@@ -160,7 +160,7 @@ def corrected(comparisons: Mapping[str, Comparison], margin: float) -> dict[str,
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of pre-training. A figure is None if the study lacks the record of a training stage."""
+    """Cost of pre-training. A value is None if the study lacks the record of a training stage."""
 
     device_hours: float | None
     money: float | None

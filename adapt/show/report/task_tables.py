@@ -1,4 +1,4 @@
-"""Tables and drawings of task results.
+"""Makes tables and drawings of task results.
 
 Tables show scores, differences, the score of every seed, and details of a task's best recipe. Drawings show
 differences, learning curves, reliability, and cost against gain.
@@ -137,7 +137,7 @@ def _seed_cells(group: RunGroup) -> list[Cell]:
 
 
 def best_recipe(row: Row, results: Results) -> Folded:
-    """Makes folded details of the recipe with the highest mean score. The figures are means over the recipe's seeds."""
+    """Makes a folded block with details of the recipe with the highest mean score, as means over the recipe's seeds."""
     best = max(row.groups.values(), key=lambda group: group.tested().scores.mean())
     blocks: list[Block] = [table for table in (_classes(best), _confusion(best), _calibration(row, results)) if table]
     if drawing := reliability(row, best, results):

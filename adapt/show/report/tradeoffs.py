@@ -21,7 +21,7 @@ VARIED = (
 )
 """Fields that may differ between training runs to which the same mixture law is fitted."""
 START = "start.training"
-"""Name of the input that is the training stage or merge that made the start model."""
+"""Name of the input of a training stage that is the training stage or merge which produced the start model."""
 GENERAL = "general"
 """Name of general text in comparisons."""
 BASE = "base"
@@ -45,11 +45,11 @@ class Mixed:
 
     tokens: int
     replay: float
-    """Share of the training's rows that are replayed text."""
+    """Share of the training sequences that are replayed text."""
     settings: str
     """All other settings of the training run, as text."""
     passes: float | None = None
-    """Number of times that the domain's text is read; None if its size is not known."""
+    """Number of times that the domain's text is read; None if the size of this text is not known."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class TradeOff:
 
 @dataclass
 class ComparableModels:
-    """Models that were measured on the same two texts. The base comes first."""
+    """Models that were measured on the same two texts. The base model comes first."""
 
     models: list[TradeOff] = field(default_factory=list)
     compared: set[str] = field(default_factory=set)
@@ -110,7 +110,7 @@ def _label(values: Mapping[str, str], name: str) -> str:
 
 
 def _exported(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
-    """Yields the model after an export's training and, if no other training made it, the initial model.
+    """Yields the exported model. Also yields the initial model, unless an earlier training run produced it.
 
     Yields nothing if the export did not measure both the domain and general text.
     """
@@ -118,7 +118,7 @@ def _exported(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
     if not {"domain", GENERAL} <= inputs.keys() or not {"domain", GENERAL} <= losses.keys():
         return
     texts, training = (inputs["domain"]["key"], inputs[GENERAL]["key"]), upstream(entry.record, "training")
-    is_first = training is None or START not in training.inputs  # otherwise another training run made `before`
+    is_first = training is None or START not in training.inputs  # otherwise an earlier run trained the initial model
     both = losses["domain"], losses[GENERAL]
     if is_first:
         old, old_general = (LossOn(of.before.value) for of in both)
@@ -190,7 +190,7 @@ def _hours(maker: Record | None) -> float | None:
 
 
 def _makers(record: Record) -> list[str]:
-    """Lists a stage's inputs that made its start model, the models that it merges, or its teachers, by name."""
+    """Lists the names of a stage's inputs that produced its start model, the models that it merges, or its teachers."""
     is_merge = record.stage == "merge"
     return [
         name
@@ -382,7 +382,7 @@ def _small(loss: LossOn) -> str:
 
 
 def _first_set(measured: ComparableModels) -> tuple[str, list[str]]:
-    """Returns the swept set that determines the colours, and the members of the set."""
+    """Returns the name of the first swept set, which determines the colours, and the members of this set."""
     values = [model.values for model in measured.models if model.values]
     name = next(iter(values[0])) if values else ""
     return name, list(dict.fromkeys(each[name] for each in values if name in each))
@@ -437,7 +437,7 @@ class Repeated:
     passes: float
     """Number of times that the domain's text is read."""
     share: float
-    """Share of the training's rows that are general text."""
+    """Share of the training sequences that are general text."""
     loss: float
     """Held-out loss on the domain after the training [nats]."""
 

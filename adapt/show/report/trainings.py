@@ -1,4 +1,4 @@
-"""Tables of pre-training (text, length, changes of losses, cost and gain), and tables and maps of selected text."""
+"""Makes tables of pre-training (text, length, losses, cost, gain), and tables and maps of selected text."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -236,7 +236,7 @@ def training_costs(results: Results, compared: Compared, trainings: Trainings) -
 
 
 OPEN, MOST = 3, 12
-"""Number of maps that are shown unfolded, and maximum number of maps. Each map takes about 130 KB of the page."""
+"""Number of maps that are shown unfolded, and largest number of maps on the page. Each map takes about 130 KB."""
 
 
 def selection_blocks(entries: Sequence[Entry]) -> list[Block]:

@@ -1,5 +1,5 @@
-// Brings the page up to date while its chain runs: sections that have changed are replaced, all else stays as it is,
-// and so does what the reader has opened and where they are.
+// Updates the page while its chain runs. Only sections that have changed are replaced. Details that the reader has
+// opened stay open, and the scroll position does not change.
 "use strict";
 
 const PERIOD_MS = 3000;

@@ -2,8 +2,8 @@
 
     python -m adapt.train.capacity.device PRECISION WORKERS
 
-This command prints this machine's device and its matrix multiplication rate as a line of JSON. Other processes use the
-command to get both without loading torch.
+This command prints this machine's device and its matrix multiplication rate as a line of JSON. Other processes run the
+command to get both values without loading torch.
 
 Stages declare the cores and GPUs that they use, so that stages that run at the same time do not slow each other down.
 A stage on GPUs reserves the GPUs, and a core for each process. A stage on CPUs reserves all cores, divided by the
@@ -101,7 +101,7 @@ def cpu_has_bf16() -> bool:
 
 
 def machine_memory() -> int:
-    """Returns the memory of this machine, or of its container if that has a lower limit [bytes]."""
+    """Returns the memory of this machine, or the memory limit of its container if the limit is lower [bytes]."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [int(text) for file in CGROUP_LIMITS if (text := _read(file).strip()).isdigit()]
     return min([physical, *limits])
@@ -132,8 +132,8 @@ def found(local_workers: int = 1) -> Device:
 def limited(device: Device, memory_gib: float | None, gpus_per_worker: float | None = None) -> Device:
     """Replaces a device's memory, or the number of workers that share it, by configured values.
 
-    If `memory_gib` is set, it replaces the memory. Otherwise, if `gpus_per_worker` is below 1, it determines the
-    number of workers that share a GPU.
+    If `memory_gib` is set, it replaces the memory. Otherwise, if `gpus_per_worker` is below 1, `gpus_per_worker`
+    determines the number of workers that share a GPU.
     """
     if memory_gib is not None:
         return replace(device, memory=int(memory_gib * 2**30), shared_by=1)
@@ -143,7 +143,7 @@ def limited(device: Device, memory_gib: float | None, gpus_per_worker: float | N
 
 
 def matmul_rate(kind: str, precision: str) -> float:
-    """Measures the rate at which this process's device multiplies square matrices [FLOP/s].
+    """Measures the matrix multiplication rate of this process's device, with square matrices [FLOP/s].
 
     No training run can reach a higher rate.
     """
@@ -243,7 +243,7 @@ def _processes(resources: ResourcesConfig) -> int:
     return most_of(resources.workers) * resources.trainings
 
 
-@lru_cache  # cached, because a chain calls it for every training run
+@lru_cache  # cached, because a chain needs the result for every training run
 def _measured(precision: str, workers: int) -> tuple[Device, float]:
     command = [sys.executable, "-m", "adapt.train.capacity.device", precision, str(workers)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_S)
@@ -257,7 +257,8 @@ def _measured(precision: str, workers: int) -> tuple[Device, float]:
 def device_of_workers(resources: ResourcesConfig) -> Device | None:
     """Returns a worker's device on the connected cluster. Returns None if no node has the resources for a worker.
 
-    If the device is not known without Ray, a task with a worker's resources examines the node that it runs on.
+    If the device is not known without Ray, a Ray task with the resources of a worker examines the node on which it
+    runs.
     """
     if device := known_device(resources):
         return device

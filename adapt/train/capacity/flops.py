@@ -1,7 +1,7 @@
 """Computes the FLOPs of a training run from the model's dimensions, and converts a limit of FLOPs to steps.
 
 See Kaplan et al., arXiv 2001.08361, section 2.1, and Chowdhery et al., arXiv 2204.02311, appendix B. The module loads
-no heavy library, because plans use it too.
+no heavy library, because `dontstop chain plan` uses it too.
 """
 
 import sys
@@ -39,7 +39,7 @@ def workload(
         objective: settings of the objective, which determine the share of predicted tokens.
         sequence_length: length of a row [tokens], which is the longest possible context.
         document_length: mean length of the corpus' documents [tokens]; None if not yet known.
-        added: extra passes of the method. None if there are none.
+        added: extra passes of the method. None if the method has no extra passes.
     """
     context, added = min(sequence_length, document_length or sequence_length), added or Added()
     passed = replace(added, trained=added.trained + added.per_document / context)
@@ -80,10 +80,10 @@ def training_flops(size: ModelSize, work: Workload, recompute: bool = False, pad
     Args:
         size: dimensions of the model.
         work: properties of the data and the method.
-        recompute: whether to count the second forward pass of gradient checkpointing. The device performs it, but it
+        recompute: whether to count the second forward pass of gradient checkpointing. Devices perform this pass, but it
             does not count for the model FLOPs utilization (MFU).
-        padding: share of the positions in the layers that are padding. The device computes them, but they do not count
-            for the MFU. The additional attention to padded positions is not counted.
+        padding: share of the positions in the layers that are padding. Devices compute these positions, but they do not
+            count for the MFU. Additional attention to padding is not counted.
     """
     layers, added = layer_flops(size, work.context) / (1 - padding), work.added
     head = 2 * size.head_parameters * work.predicted
@@ -108,8 +108,8 @@ def with_flops_as_steps(
 ) -> Config:
     """Converts `training.max_flops` to a limit of steps, rounded up to a whole number.
 
-    The number of steps must not depend on the resources. Recomputation to save memory therefore does not count, and
-    the method's FLOPs are those of a step with a single pass.
+    The number of steps must not depend on the resources. Therefore, recomputation to save memory does not count, and
+    the method's FLOPs are counted for steps with a single pass.
 
     Args:
         config: configuration of the training run.

@@ -1,4 +1,4 @@
-"""Forecasts memory, FLOPs, hours and price of a training run, as far as they are known before it starts."""
+"""Forecasts memory, FLOPs, hours and price of a training run before it starts. Some values may not be known yet."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from adapt.train.capacity.flops import added_work, training_flops, workload
 from adapt.train.capacity.memory import GIB, Fit, does_not_fit, fit
 
 REACHED = 0.4
-"""Assumed ratio of the training speed to the matrix multiplication rate, if no earlier training run was measured."""
+"""Ratio of training speed to matrix multiplication rate, assumed if no earlier training run was measured."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Forecast:
     padding: str = ""
     """Text that describes the cost of padding each document to a row. Empty for models that accept packed documents."""
     missing: list[str] = field(default_factory=list)
-    """Descriptions of unknown facts. They are the reason why some values are None."""
+    """Descriptions of unknown facts, because of which some values of the forecast are None."""
 
     @property
     def device_hours(self) -> float | None:
@@ -79,7 +79,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class DocumentsAsRows:
-    """The documents of the first steps, and how a model that does not accept packed documents computes them."""
+    """The documents of the first steps, for a model that computes each document as a padded row."""
 
     way: Way
     rows: list[list[int]] | None
@@ -99,7 +99,7 @@ def forecast(
     Args:
         config: configuration of the job.
         dimensions: dimensions of the job's model.
-        tokens: number of tokens to train on. None if it depends on a corpus that is not prepared yet.
+        tokens: number of tokens to train on. None if the number depends on a corpus that is not prepared yet.
         document_length: mean length of the documents of the prepared corpus [tokens].
         store: storage with the records of earlier training runs, which show the speed of the devices.
         as_rows: documents of a model that computes each document as a row. None for a model that accepts packed
@@ -173,7 +173,7 @@ def _rate(config: Config, device: Device | None, store: Store) -> tuple[float | 
     """Returns the training speed of a device [FLOP/s], and a text that names its source.
 
     This is the speed of the last recorded training run on a device of this kind. Without such a record, the function
-    measures the matrix multiplication rate, and returns an assumed part of it.
+    measures the matrix multiplication rate, and returns the share REACHED of it.
     """
     precision = device.precision(config.training.precision) if device else config.training.precision
     for record in sorted(store.records("train"), key=lambda record: record.started_at, reverse=True):

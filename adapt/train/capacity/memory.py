@@ -21,31 +21,32 @@ from adapt.train.schedule import common_batch, micro_batch
 
 GIB = 2**30
 BUCKET = 50_000_000
-"""Number of gradient elements that ZeRO 1 to 3 sum over ranks in one call.
+"""Number of gradient elements that ZeRO stages 1 to 3 sum over ranks in one call.
 
-One fp32 bucket of this size is reserved. DeepSpeed's default is ten times as large, which takes 2 GB per device.
+Memory for one fp32 bucket of this size is reserved. DeepSpeed's default is ten times as large, which takes 2 GB per
+device.
 """
 GATHERED = 1_000_000_000
 """DeepSpeed's stage3_max_live_parameters: largest number of elements that ZeRO 3 keeps gathered."""
 SCORES = 256 * 2**20
 """Largest size of the vocabulary scores that are in memory at once [bytes]; see adapt.model.linear_losses."""
 PROCESS_CPU = 1.0 * GIB
-"""Memory of a worker's interpreter and libraries, and freed memory that the allocator keeps [bytes]."""
+"""Memory of a worker on CPUs for Python and libraries, with freed memory that the allocator keeps [bytes]."""
 PROCESS_GPU = 0.8 * GIB
 """Memory of the CUDA context, its kernels and the workspaces of libraries [bytes]."""
 
-# Bytes that autograd stores per layer and token: (a s + b) per unit of hidden width and c s per unit of inner width,
-# where s is the size of a number in the pass's precision. Counted with torch.autograd.graph.saved_tensors_hooks on
-# BERT, RoBERTa, DistilBERT, ModernBERT, GPT-2, GPT-NeoX, Llama and Qwen3 (tests/train/capacity/test_memory.py repeats
-# the count).
+# Autograd stores (a s + b) bytes per token, layer and hidden unit, and c s bytes per token, layer and inner unit.
+# s is the size of a number in the pass's precision. torch.autograd.graph.saved_tensors_hooks counted the bytes for
+# BERT, RoBERTa, DistilBERT, ModernBERT, GPT-2, GPT-NeoX, Llama and Qwen3.
+# tests/train/capacity/test_memory.py repeats this count.
 _LAYER_NORM = (6, 12)
-_RMS_NORM = (3, 28)  # several elementary operations in fp32
-_INNER = {False: 2, True: 4}  # keyed by whether the layer is gated
+_RMS_NORM = (3, 28)  # RMSNorm runs several elementary operations in fp32
+_INNER = {False: 2, True: 4}  # keyed by whether the feed-forward layer is gated
 _INNER_WRITTEN_OUT = 5
 _WRITTEN_OUT = {"gelu_new", "gelu_fast", "gelu_python", "gelu_accurate", "quick_gelu"}
 """Activations that transformers implements by elementary operations, each of which stores its input."""
 _DISENTANGLED = "deberta", "deberta-v2"
-"""Model types whose attention also stores scores between tokens and relative positions, twice."""
+"""Model types whose attention stores two more matrices: scores between tokens and relative positions."""
 _RELATIVE = 512
 """Number of relative positions of published DeBERTa models."""
 LONG = 1024
@@ -68,13 +69,13 @@ class Memory:
     method: float
     """Tensors that the method holds during the whole training run."""
     casts: float
-    """Copies of the parameters that autograd stores. Autocast or the method creates them."""
+    """Copies of the parameters that autocast or the method creates, and autograd stores."""
     activations: float
     loss: float
-    """Vocabulary scores of one piece of the batch and their gradients, and the gradient of the head."""
+    """Vocabulary scores of one piece of the batch, their gradients, and the gradient of the language-model head."""
     process: float
     host: float = 0.0
-    """State that offload moves to the machine's memory. It is not part of the total."""
+    """State that `offload` moves to the machine's memory. The total does not contain this state."""
 
     @property
     def total(self) -> float:
@@ -103,11 +104,11 @@ class Demand:
     attended: float
     """Mean number of tokens that a token attends to.
 
-    It is at most the sequence length, plus the tokens that the method adds.
+    The number is at most the sequence length plus the number of tokens that the method adds.
     """
     on_gpu: bool
     copies: float = 1.0
-    """Number of copies of the rows in a pass. It is above 1 if the method compares views of the rows."""
+    """Number of copies of each row in a pass. It is above 1 if the method compares several views of a row."""
     method: Method = field(default_factory=Method)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     """Training settings, which name the frozen parameters."""
@@ -131,7 +132,7 @@ class Demand:
         training, resources = config.training, config.resources
         method, length = method_of(config), training.sequence_length
         added = added_work(config)
-        # A token's document is on average about twice as long as the mean document, because lengths vary.
+        # Averaged over tokens, the document length is about twice its average over documents, because lengths vary.
         attended = min(training.sequence_length, 2 * document_length if document_length else training.sequence_length)
         return cls(
             micro_batch=micro_batch,
@@ -189,7 +190,7 @@ def estimate(size: ModelSize, setting: Demand) -> Memory:
 def _buffers(size: ModelSize, setting: Demand) -> float:
     if not setting.zero_stage:
         return 0.0
-    # on CPUs, pages that are never written take no memory
+    # on CPUs, memory pages that are never written take no memory
     bucket = BUCKET if setting.on_gpu else min(BUCKET, size.parameters)
     gathered = min(GATHERED, size.parameters) if setting.zero_stage == 3 else 0
     return 4.0 * (bucket + gathered)
@@ -199,9 +200,9 @@ def _activations(size: ModelSize, setting: Demand, added: AddedMemory) -> float:
     tokens = setting.micro_batch * setting.sequence_length * setting.copies
     layer = layer_bytes(size, setting.precision, setting.attended, setting.on_gpu)
     layer += (4 if setting.precision == "fp32" else 2) * added.layer_values
-    # One layer is added for the gradients that pass through it.
+    # One layer is added for the gradients of a layer in the backward pass.
     kept = size.layers * 4.0 * size.hidden + 2 * layer if setting.gradient_checkpointing else (size.layers + 1) * layer
-    return tokens * (kept + 12.0 * size.hidden)  # 12 bytes for the embeddings with their norm and dropout
+    return tokens * (kept + 12.0 * size.hidden)  # 12 bytes per unit for the embeddings, their norm and dropout
 
 
 def layer_bytes(size: ModelSize, precision: str, attended: float, on_gpu: bool) -> float:
@@ -224,8 +225,8 @@ def layer_bytes(size: ModelSize, precision: str, attended: float, on_gpu: bool) 
 def _weight_bytes(size: ModelSize, number: int, attended: float) -> int:
     """Returns the memory per attention weight on CPUs [bytes].
 
-    With dropout, this is the weight, its result after dropout, and the mask. Otherwise, it is the weight for short
-    documents.
+    With dropout, autograd stores the weight, the weight after dropout, and the mask. Without dropout, it stores the
+    weight, but only for short documents.
     """
     if size.attention_dropout:
         return 2 * number + 1
@@ -333,7 +334,7 @@ def check_fits(config: Config, size: ModelSize, device: Device, document_length:
 def does_not_fit(
     chosen: Fit, config: Config, size: ModelSize, device: Device, document_length: float | None
 ) -> ConfigError:
-    """Creates the error that names the estimate, the device's memory, and the nearest configuration that fits."""
+    """Creates the error that names the estimate, the device's memory, and the most similar configuration that fits."""
     parts = sorted(chosen.memory.parts().items(), key=lambda part: -part[1])
     listed = ", ".join(f"{name} {value / GIB:.1f}" for name, value in parts if value >= 0.05 * GIB)
     return ConfigError(
@@ -347,7 +348,7 @@ def _nearest(config: Config, size: ModelSize, device: Device, document_length: f
     for changes in _changes(config, device):
         changed = _with(config, changes)
         shared_by = device.shared_by
-        if not device.on_gpu and shared_by > 1:  # with more workers on a machine, each has less memory
+        if not device.on_gpu and shared_by > 1:  # with more workers on a machine, each worker has less memory
             shared_by = shared_by * most_of(changed.resources.workers) // most_of(config.resources.workers)
         tried = fit(changed, size, replace(device, shared_by=shared_by), document_length)
         if tried.fits:
@@ -366,7 +367,7 @@ def _changes(config: Config, device: Device) -> Iterator[dict[str, object]]:
     Most of the yielded dicts include the changes of earlier dicts.
     """
     changes: dict[str, object] = {}
-    yield dict(changes)  # the first change is empty: only the micro-batch becomes automatic (see `_with`)
+    yield dict(changes)  # the first dict is empty: `_with` then only makes the micro-batch automatic
     if not config.training.gradient_checkpointing:
         changes["training.gradient_checkpointing"] = True
         yield dict(changes)
@@ -403,5 +404,5 @@ def _with(config: Config, changes: dict[str, object]) -> Config:
 
 def _word(value: object) -> str:
     if isinstance(value, tuple):
-        return f"[{','.join(map(str, value))}]"  # without spaces, because a shell would split the text there
+        return f"[{','.join(map(str, value))}]"  # removes spaces, because a shell would split the text at spaces
     return str(value).lower() if isinstance(value, bool) else str(value)

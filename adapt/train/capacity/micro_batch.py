@@ -43,13 +43,14 @@ def passes(
 ) -> tuple[int, int]:
     """Returns the micro-batch and the number of passes per step, for the present number of ranks.
 
-    With `auto`, each rank takes the largest micro-batch that fits according to the memory estimate. A GPU also tests
-    it. All ranks then use the smallest of these micro-batches. The estimate is based on the device's total memory
-    instead of its free memory, so that a restarted run makes the same decision. All ranks must call this function.
+    With `auto`, each rank determines the largest micro-batch that fits, by the memory estimate. On a GPU, a trial pass
+    also tests the micro-batch. All ranks then use the smallest of the ranks' micro-batches. The estimate is based on
+    the device's total memory instead of its free memory, so that a restarted run makes the same decision. All ranks
+    must call this function.
 
     Args:
         config: configuration of the job.
-        dimensions: dimensions of the model. If None, only trial passes decide.
+        dimensions: dimensions of the model. If None, there is no memory estimate, and only trial passes decide.
         model: model on its device, not yet wrapped by an engine.
         objective: objective that computes the loss.
         method: method, which may add terms to the loss.
@@ -78,7 +79,7 @@ def passes(
 
         size = largest_that_runs(run, candidates)
         if is_first:
-            # removes the trial's record; otherwise, a kill between trial and training would be attributed to the trial
+            # removes the trial's record, so that a kill before training is not attributed to the trial
             (folder / PASS_FILE).unlink(missing_ok=True)
     return _cut(training, resources.workers, least_of_ranks(size, place.device))
 
@@ -99,14 +100,14 @@ def _beyond_the_bare_model(memory: Memory, parameters: int) -> int:
 
 
 def largest_that_runs(run: Callable[[int], None], sizes: Iterable[int]) -> int:
-    """Returns the first size at which the device does not run out of memory. Returns the last size if none succeeds."""
+    """Returns the first of `sizes` for which `run` does not run out of memory. If all fail, returns the last size."""
     size = 1
     for size in sizes:
         try:
             run(size)
             return size
         except torch.OutOfMemoryError:
-            gc.collect()  # frees tensors that the stack of the error holds
+            gc.collect()  # frees tensors in the frames of the error's stack
     return size
 
 

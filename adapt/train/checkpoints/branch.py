@@ -1,11 +1,11 @@
 """Lets a longer run continue a shorter run, and each phase of a run continue the previous phase.
 
-Schedule `wsd` stores the state before the cooldown.
+With the schedule `wsd`, a run stores its state before the cooldown of the learning rate.
 
 A longer run with the same settings takes exactly the same steps up to that state, because the order of data, masks and
 dropout are functions of (seed, step). The longer run therefore starts from the state (constant rate with cooldowns,
 Hägele et al., arXiv 2405.18392). A run whose method or mixture depends on the length of the run always starts at step
-0. The method or mixture declares this in the stage's key.
+0. Such a method or mixture declares this dependence in the stage's key.
 """
 
 import json
@@ -42,7 +42,7 @@ from adapt.train.training_run import CHECKPOINTS, as_inherited
 BRANCHES = "branch"
 """Subfolder of a training stage with the state at the start of the cooldown. The state is never pruned."""
 DEPENDS_ON_LENGTH = "depends_on_length"
-"""Entry of a stage's key by which a method or a mixture declares that its steps depend on the length of the run."""
+"""Entry of a stage's `what` that says that the steps of a method or a mixture depend on the length of the run."""
 _LENGTH = ("max_steps", "max_tokens", "max_flops", "epochs", "cooldown_fraction")
 
 
@@ -71,7 +71,7 @@ def start_from_phase(record: Record, step: int, run_folder: Path, root: Path) ->
     Raises:
         ConfigError, StorageError: the key that signs checkpoints cannot be used.
         DataError: a streamed corpus ended in the previous phase.
-        StorageError: the checkpoint was removed, is damaged, or was written by somebody else.
+        StorageError: the checkpoint was removed, is damaged, or was written by another user.
     """
     if newest_whole(run_folder):
         return
@@ -138,13 +138,13 @@ def start_from_branch(
 
 
 def _fault(branch: Branch, secret: Secret) -> str | None:
-    """Returns the reason why a state of another run cannot be used; None if the state can be used."""
+    """Returns the reason why the stored state of another run cannot be used. Returns None if it can be used."""
     theirs = Sealing(secret, sealed_run(branch.record.path, branch.record.key[:8]))
     sealed = digests_of(branch.folder)
     if fault := forgery_in(branch.folder, theirs) or content_fault(branch.folder, sealed):
         return fault
     if not sealed:
-        # An earlier version wrote this state unsigned. Hard links change the time that shows its age, so sign it now.
+        # Signs a state that an earlier version wrote unsigned, before hard links change the time that shows its age.
         reseal(branch.folder, branch.folder.name, theirs)
     return None
 
@@ -155,7 +155,7 @@ def _last_state(record: Record) -> Path | None:
 
 
 def depends_on_length(what: Mapping[str, Any]) -> bool:
-    """Returns whether a training run declares that its steps depend on its length.
+    """Returns whether a training run declares that its steps depend on its number of steps.
 
     The declaration is in the part of `what` about the method or the mixture.
     """
@@ -182,7 +182,7 @@ def _but_for_length(version: int, what: Mapping[str, Any], inputs: Mapping[str, 
 
 
 def _same_rates(branch: Branch, training: TrainingConfig, steps: int, first: int) -> bool:
-    """Returns whether a run up to step `steps` and the run of a branch have equal learning rates up to the branch."""
+    """Returns whether a run of `steps` steps has the learning rates of a branch's run up to the branch's state."""
     theirs, last = TrainingConfig(**branch.record.what["training"]), branch.record.metrics["steps"]
     return branch.step <= steps and all(
         learning_rate(training, step, steps - first) == learning_rate(theirs, step, last - first)
@@ -191,11 +191,11 @@ def _same_rates(branch: Branch, training: TrainingConfig, steps: int, first: int
 
 
 def _link(source: Path, run_folder: Path, sealing: Sealing) -> None:
-    """Copies a state, and sets the time and cost in the copy to 0.
+    """Copies a state to a run's checkpoints, and sets the time and cost in the copy to 0.
 
     Files are hard links where possible, because they never change.
     """
-    # an existing folder is incomplete, because otherwise it would be the newest checkpoint
+    # replaces an existing folder, which is incomplete: a complete one would be the newest checkpoint
     with folder_aside(run_folder / source.name) as aside:
         shutil.copytree(source, aside, copy_function=link_or_copy, dirs_exist_ok=True)
         state = json.loads((aside / STATE_FILE).read_text())

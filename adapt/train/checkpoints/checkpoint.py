@@ -1,7 +1,7 @@
-"""Resumable checkpoints. Each rank writes its share to local disk, and Ray Train stores it during the training.
+"""Saves and loads resumable checkpoints. Each rank writes its share to local disk, and Ray Train uploads it.
 
 Checkpoints are stored in the folder of the stage. If the storage root is a bucket, this is the stage's folder on the
-job's node.
+driver's node.
 """
 
 import hashlib
@@ -39,16 +39,18 @@ from adapt.train.points import Points
 from adapt.train.training_run import Progress
 
 if TYPE_CHECKING:
-    from adapt.train.engine import Engine  # for types only, because it loads DeepSpeed; any similar engine works
+    from adapt.train.engine import Engine  # imported for types only, because this module loads DeepSpeed
 
 R = TypeVar("R")
 METHOD_FILE = "method.pt"
 """File in a checkpoint with the method's state."""
 _ARRIVAL_S, _QUIET_S = 300.0, 15.0
-"""Time that a failed rank waits for its last checkpoint to be stored [s]. It gives up if no part of
-the checkpoint arrives for `_QUIET_S`, because a lost rank uploads nothing. A failed upload ends the run by itself."""
+"""Longest time that a failed rank waits until its last checkpoint is stored [s]. The rank gives up earlier if no part
+of the checkpoint arrives for `_QUIET_S`, because a lost rank uploads nothing. A failed upload ends the run by
+itself."""
 _NO_SPACE = 2**20
-"""Free space below which a disk counts as full [bytes]. A file that did not fit leaves some space free."""
+"""Free space below which a disk counts as full [bytes]. It is above 0, because a file that did not fit leaves some
+space."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ class Checkpoints:
         sealing: signs checkpoints, and verifies them before they are loaded.
         branches: folder on the same storage for the state after `branch_step`. This state is never pruned.
         branch_step: step after which a longer run can continue (see `adapt.train.checkpoints.branch`).
-        points: measurements of the model. The weights that they keep are saved too. None without measurements.
+        points: measurements of the model between steps. A checkpoint contains the weights that they keep. None if
+            nothing is measured.
     """
 
     engine: "Engine"
@@ -108,7 +111,7 @@ class Checkpoints:
             if self.points:
                 self.points.save(folder)
             write_seal(folder, dist.get_rank(), dist.get_world_size(), folder_name(progress.step), self.sealing)
-        # If a rank has died, the others fail here. Inside Ray Train, they would wait for it until its node must leave.
+        # If a rank has died, the other ranks fail here. Inside Ray Train, they would wait for this rank.
         dist.barrier(group=among_hosts())
         if self.branches and progress.step == self.branch_step:
             self._keep(folder, self.branches / folder_name(progress.step))
@@ -123,7 +126,7 @@ class Checkpoints:
         self._sent.append(self.run_folder / folder_name(progress.step))
 
     def load(self) -> Progress:
-        """Restores the newest complete checkpoint, if there is one. Other resources may have written it.
+        """Restores the newest complete checkpoint, if any. The number of ranks or the ZeRO stage may have changed.
 
         Raises:
             CheckpointError: the files of the checkpoint were not written by this run. The checkpoint was removed.
@@ -175,7 +178,7 @@ class Checkpoints:
         would never write the copy.
         """
         if dist.get_rank() == 0:
-            self._at_home(_emptied, target)  # an existing folder is incomplete or was left by crashed ranks
+            self._at_home(_emptied, target)  # an existing folder comes from crashed ranks or is incomplete
         dist.barrier()
         shutil.copytree(folder, target, dirs_exist_ok=True)
         send_now(self.run_folder)
@@ -183,12 +186,12 @@ class Checkpoints:
 
     @property
     def _prefix(self) -> str:
-        """Prefix of this run's temporary folders. The same run in another storage root has another prefix."""
+        """Prefix of the names of this run's temporary folders. It depends on the storage root."""
         return f"checkpoint-{hashlib.sha256(str(self.run_folder).encode()).hexdigest()[:12]}-"
 
 
 def _newest(run_folder: Path, sealing: Sealing) -> list[Any]:
-    """Returns the newest whole checkpoint, the reason why this run cannot have written it or None, and its digests."""
+    """Returns the newest whole checkpoint, the reason why this run did not write it (or None), and its digests."""
     remove_torn(run_folder)
     newest = newest_whole(run_folder)
     return [newest, forgery_in(newest, sealing), digests_of(newest)] if newest else [None, None, {}]

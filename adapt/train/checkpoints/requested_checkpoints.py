@@ -1,10 +1,11 @@
 """Requests additional checkpoints: before the group of workers grows, and before a node leaves.
 
-The policy, in Ray Train's controller, requests a checkpoint by creating a file. Rank 0 looks for the file, and
-adds the request to the numbers that all ranks exchange in every step. Ray Train's public function
-`get_preemption_info` returns the nodes that are about to leave. Ranks wait for each other in this function, so they
-call it only every few seconds, after a step in which rank 0 has sent a flag. After the last checkpoint before the loss
-of a node, all ranks end, and Ray Train starts them on other nodes. Hence no step after that checkpoint is lost.
+The policy that changes the number of workers runs in Ray Train's controller. It requests a checkpoint by creating a
+file. Rank 0 looks for the file, and adds the request to the numbers that all ranks exchange in every step. Ray Train's
+public function `get_preemption_info` returns the nodes that are about to leave. Ranks wait for each other in this
+function, so they call it only every few seconds, after a step in which rank 0 has sent a flag. After the last
+checkpoint before the loss of a node, all ranks end, and Ray Train starts them on other nodes. Hence no step after that
+checkpoint is lost.
 """
 
 import time
@@ -22,17 +23,18 @@ _LOOK_S = 1.0
 _ASK_S = 5.0
 """Time between two calls of Ray Train's function for nodes that are about to leave [s]."""
 _WISH, _ASK, _END, _LEAVE = 1, 2, 4, 8
-"""Flags that rank 0 sends in a step. _WISH: a checkpoint is requested. _ASK: all ranks should now ask Ray Train. _END:
-the run should end after a checkpoint. _LEAVE: the ranks should start again on other nodes after the checkpoint."""
+"""Flags that rank 0 sends in a step. _WISH: a checkpoint is requested. _ASK: all ranks should ask Ray Train whether
+nodes are about to leave. _END: the run should end after a checkpoint. _LEAVE: the ranks should start again on other
+nodes after the checkpoint."""
 _LAST_S = 30.0
-"""How long before a node leaves the last checkpoint is saved [s]. It contains the steps since the notice."""
+"""Time between the last checkpoint and the end of a leaving node [s]. The checkpoint saves steps since the notice."""
 _UNTOLD_S = 120.0
 """Assumed time until a node leaves if its notice has no deadline [s]."""
 
 
 @dataclass
 class RequestFile:
-    """The file by which the policy requests a checkpoint.
+    """The file by which the policy for the number of workers requests a checkpoint.
 
     Args:
         folder: folder of the stage.
@@ -68,15 +70,15 @@ class CheckpointRequests:
     folder: Path | None = None
     nodes_may_go: bool = False
     heard: bool = False
-    """Whether a checkpoint was requested in the last step. All ranks have the same value."""
+    """Whether a checkpoint was requested in the last step. The value is the same on all ranks."""
     ended: bool = False
     """Whether the run should end after the checkpoint of this step, because the budget is spent."""
     leaves: bool = False
-    """Whether this checkpoint is the last before a node leaves. All ranks have the same value."""
+    """Whether this checkpoint is the last before a node leaves. The value is the same on all ranks."""
     _next: float = 0.0
     _next_ask: float = 0.0
     _seen: int = 0
-    """Time stamp of the last request that was seen [ns]."""
+    """Modification time of the request file when this rank last saw a new request [ns]."""
     _noticed: object = None
     _due: list[float] = field(default_factory=list)
     """Times at which checkpoints are due before a node leaves, in ascending order [s since 1970]."""
@@ -139,7 +141,7 @@ class CheckpointRequests:
         return bool(due)
 
     def _take_notice(self) -> None:
-        """If there is a new notice that a node leaves, schedules a checkpoint now, and one just before it leaves.
+        """Schedules two checkpoints if a notice says that a node leaves: one now, and one just before the node leaves.
 
         If the node leaves soon, one checkpoint serves both purposes.
         """

@@ -1,9 +1,9 @@
 """Converts a checkpoint to one folder per parameter, which any number of ranks can load at any ZeRO stage.
 
-DeepSpeed's "universal" checkpoints do only a part of this. They do not support stage 0, and can be loaded only at the
-stage that wrote them (1 and 2 count as one stage). At stage 3, they give every parameter the weight decay of the first
-parameter group. Here, DeepSpeed therefore only joins the shards, and this module adds the files that DeepSpeed's
-loaders need at any stage.
+DeepSpeed's own conversion, to "universal" checkpoints, is not sufficient. It does not support stage 0, and its
+checkpoints can be loaded only at the stage that wrote them (1 and 2 count as one stage). At stage 3, all parameters get
+the weight decay of the first parameter group. Therefore, DeepSpeed only joins the shards here, and this module adds the
+files that DeepSpeed's loaders need at any stage.
 """
 
 import os
@@ -147,7 +147,7 @@ def _join(source: Path, names: Sequence[str], target: Path) -> torch.Tensor:
     parameters = target / "zero"
     for file in (parameters / name / f"{key}.pt" for name in names for key in _TENSORS):
         value = _load(file)
-        if torch.is_tensor(value):  # the value is a bare tensor at stage 3
+        if torch.is_tensor(value):  # at stage 3, the file contains the tensor without a dict around it
             torch.save({"param": value}, file)
     if (parameters / names[0] / "step.pt").exists():
         step: torch.Tensor = _load(parameters / names[0] / "step.pt")

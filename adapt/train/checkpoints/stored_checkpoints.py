@@ -1,4 +1,4 @@
-"""Manages the files of checkpoints: signs and verifies them, finds whole checkpoints, and removes others.
+"""Manages the files of checkpoints: signs and verifies files, finds whole checkpoints, and removes other checkpoints.
 
 A seal is a list of files with sizes and digests, signed with the user's key. Each rank seals its share. A checkpoint is
 whole if the seals of all ranks exist and every file has the listed size. A whole checkpoint is loaded only if, in
@@ -8,8 +8,8 @@ versions contain only sizes and have no signature. Such a checkpoint is accepted
 the key was created.
 
 Ray Train also keeps a list of checkpoints. It overwrites this list seconds after it has stored a checkpoint, so the
-list is out of date or truncated if a process is killed before or while the list is written. Therefore, the seals decide
-which checkpoints are whole.
+list is outdated or truncated if Ray Train is killed before or during this write. Therefore, the seals decide which
+checkpoints are whole.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Seal:
     digests: Mapping[str, str]
     """SHA-256 of each file, keyed by its path. Empty in seals of earlier versions."""
     signature: str
-    """Signature of the list. Empty in seals of earlier versions."""
+    """Signature of the list of files. Empty in seals of earlier versions."""
 
     @classmethod
     def read(cls, file: Path) -> Seal:
@@ -120,7 +120,7 @@ def write_seal(folder: Path, rank: int, world: int, checkpoint: str, sealing: Se
 
 
 def reseal(folder: Path, checkpoint: str, sealing: Sealing, changed: str = "") -> None:
-    """Replaces the seals of a whole checkpoint, or of its copy, for another run or after a change of one file.
+    """Signs a whole checkpoint, or its copy, again: for another run, or after one file was changed.
 
     The digests of all other files are taken from the old seals.
 
@@ -147,7 +147,7 @@ def _sign(
 
 
 def forgery_in(checkpoint: Path, sealing: Sealing) -> str | None:
-    """Checks that this user's job wrote a whole checkpoint for this run. Returns the reason if it did not, else None.
+    """Returns why a whole checkpoint cannot come from this user's job for this run. Returns None if it can.
 
     The content of files is not read: see `content_fault`.
     """
@@ -193,12 +193,12 @@ def folder_name(step: int) -> str:
 
 
 def step_of(checkpoint: Path) -> int:
-    """Reads the step of a checkpoint from its name."""
+    """Returns the step of a checkpoint, from the name of its folder."""
     return int(checkpoint.name.removeprefix("step-"))
 
 
 def is_whole(checkpoint: Path) -> bool:
-    """Returns whether the files of all ranks exist with their full size."""
+    """Returns whether a checkpoint is whole: the files of all ranks exist with their full size."""
     seals = seal_files(checkpoint)
     try:
         world_sizes = {int(seal.stem.rsplit("-", 1)[1]) for seal in seals}
@@ -286,7 +286,7 @@ def mend_run(run_folder: Path, sealing: Sealing) -> None:
 
 
 def prune(run_folder: Path, keep: int) -> None:
-    """Removes all but the newest `keep` checkpoints.
+    """Removes all checkpoints except the newest `keep` checkpoints.
 
     Ray Train itself does not remove checkpoints that are missing from its list.
     """
@@ -295,7 +295,7 @@ def prune(run_folder: Path, keep: int) -> None:
 
 
 WEIGHTS_FILE = "state/mp_rank_00_model_states.pt"
-"""File in which DeepSpeed stores the weights. At ZeRO stage 3, it does not exist, because the ranks hold parts."""
+"""File in which DeepSpeed stores the weights. It does not exist at ZeRO stage 3, because each rank stores a part."""
 FIX = "name exported models, or checkpoints of a finished training by method plain at ZeRO stage 0 to 2"
 
 
@@ -332,8 +332,8 @@ def checkpoint_files(folder: Path) -> list[Path]:
     """Returns the files that determine the weights of a checkpoint: its state and DeepSpeed's file of weights.
 
     Raises:
-        ModelError: the checkpoint is incomplete or its weights are divided over ranks. Or its training run is not
-            finished, or has a method that converts the weights to a model only at the end.
+        ModelError: the checkpoint is incomplete, or its weights are divided over ranks. Or its training run is not
+            finished, or used a method that converts the weights to a model only at the end of the run.
     """
     if not is_whole(folder):
         raise ModelError(f"the checkpoint {folder} is cut short", "name another step's checkpoint")

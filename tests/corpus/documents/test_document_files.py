@@ -51,7 +51,7 @@ LIMITS = DocumentLimits()
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Writes a folder with documents of all formats, unreadable documents, and files to leave out."""
+    """Writes a folder with documents of all formats, unreadable documents, and files that are not read."""
     return write(
         tmp_path_factory.mktemp("mixed"),
         {

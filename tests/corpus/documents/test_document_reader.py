@@ -1,4 +1,4 @@
-"""Tests the text of each kind of document, how documents are divided, and the reasons for unreadable documents."""
+"""Tests the text read from each document format, its division into parts, and the errors of unreadable documents."""
 
 import codecs
 import struct
@@ -207,7 +207,8 @@ def test_lines_of_a_sentence_are_joined_in_pdf_files() -> None:
 @pytest.mark.parametrize(
     ("content", "encoding", "declared"),
     [
-        (page([AUSTEN + " déjà vu, größer"], charset="iso-8859-1"), "utf-8", None),  # the page declares iso-8859-1
+        # the page declares a wrong encoding
+        (page([AUSTEN + " déjà vu, größer"], charset="iso-8859-1"), "utf-8", None),
         (page([AUSTEN + " déjà vu, größer"], charset="utf-8"), "cp1252", None),
         (page([AUSTEN + " déjà vu, größer"], charset="windows-1252"), "cp1252", None),
         (page([AUSTEN + " déjà vu, größer"], charset="none-such"), "cp1252", None),

@@ -31,7 +31,7 @@ def write(path: Path, text: Callable[[int], str], label: Callable[[int], str] | 
 
 
 def written(path: Path, rows: Sequence[Sequence[str]], quoting: int = csv.QUOTE_MINIMAL) -> Path:
-    """Writes rows with the csv library, which encloses cells that contain quotes."""
+    """Writes rows with the csv library, which puts quotation marks around cells that contain quotation marks."""
     out = io.StringIO()
     csv.writer(out, delimiter="\t" if path.suffix == ".tsv" else ",", quoting=quoting).writerows(rows)  # type: ignore[arg-type]
     path.write_bytes(out.getvalue().encode())

@@ -63,7 +63,7 @@ def test_hidden_files_and_folders_are_left_out(tmp_path: Path) -> None:
     make(tmp_path, "a.txt", ".b.txt", ".hidden/c.txt", "deep/.hidden/d.txt", "._a.txt", ".ipynb_checkpoints/a.txt")
     for pattern in ("", "/**", "/**/*.txt", "/*.txt"):
         assert names(f"{tmp_path}{pattern}", tmp_path) == ["a.txt"]
-    assert names(f"{tmp_path}/.hidden", tmp_path) == [".hidden/c.txt"]  # a hidden folder that is named is read
+    assert names(f"{tmp_path}/.hidden", tmp_path) == [".hidden/c.txt"]  # a hidden folder is read if its path is given
     assert names(f"{tmp_path}/.b.txt", tmp_path) == [".b.txt"]
     assert names(f"{tmp_path}/.h*/*.txt", tmp_path) == [".hidden/c.txt"]
 

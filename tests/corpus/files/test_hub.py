@@ -121,7 +121,7 @@ def folder(tmp_path: Path, **files: str) -> CorpusConfig:
 def test_a_dataset_that_cannot_be_opened_is_a_data_error_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], says: str, fix: str
 ) -> None:
-    monkeypatch.setattr(filesystem.time, "sleep", None)  # a retry would call None and fail
+    monkeypatch.setattr(filesystem.time, "sleep", None)  # cannot be called, so a second attempt fails
     with pytest.raises(DataError, match=says) as caught:
         check(folder(tmp_path, **files), tmp_path)
     assert fix in caught.value.fix

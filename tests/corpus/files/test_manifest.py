@@ -256,7 +256,8 @@ def test_a_file_is_not_read_if_its_store_has_a_digest(
 ) -> None:
     found = {"size": 7, "type": "file", "ETag": '"1"'}
     monkeypatch.setattr(type(store), "info", lambda *_, **__: found)
-    monkeypatch.setattr(type(store), "open", None)  # opening the file would fail, so the digest comes from the ETag
+    # the digest must come from the ETag, because the file cannot be opened
+    monkeypatch.setattr(type(store), "open", None)
     first = manifest("memory://bucket/b.jsonl", digests)
     assert first.digest == manifest("memory://bucket/b.jsonl", digests).digest
     found["ETag"] = '"2"'

@@ -36,7 +36,7 @@ TEXTS = [
     "a line separator \u2028, a next line \x85 and a form feed \x0c end no record",
     "the same again",
     "the same again",
-    *(f"document number {number}" for number in range(3000)),  # these are more records than one batch of the reader
+    *(f"document number {number}" for number in range(3000)),  # more records than the reader reads in one batch
 ]
 
 

@@ -161,7 +161,7 @@ def test_a_file_without_permission_is_named(tmp_path: Path, monkeypatch: pytest.
         raise PermissionError(13, "Permission denied")
 
     (tmp_path / "a.txt").write_bytes(b"x")
-    # the error is simulated, because root may read every file
+    # simulates the error, because a test that runs as root may read every file
     monkeypatch.setattr(storage, "open", refuse, raising=False)
     with pytest.raises(DataError, match=r"cannot read .*a\.txt: Permission denied") as caught:
         list(read_records(tmp_path / "a.txt", Reading()))

@@ -1,4 +1,7 @@
-"""Tests comparisons of models on standard tasks: paired by item, over seeds, and without items found in shards."""
+"""Tests comparisons of models on standard tasks: paired by item, over seeds, and without leaked items.
+
+An item is leaked if its text occurs in the training shards.
+"""
 
 from pathlib import Path
 

@@ -37,7 +37,7 @@ def log_likelihood(decoder: Path, context: str, answer: str) -> float:
     """Computes log p(answer | context) with transformers alone [nats]."""
     tokenizer, model = load_tokenizer(decoder), GPT2LMHeadModel.from_pretrained(decoder).eval()
     both, first = tokenizer(context + answer)["input_ids"], len(tokenizer(context)["input_ids"])
-    if not context:  # the harness puts a start token before a page, even if the tokenizer adds a start token too
+    if not context:  # without context, the harness adds a start token, even if the tokenizer has already added one
         both, first = [tokenizer.bos_token_id, *both], 1
     with torch.inference_mode():
         logits = model(torch.tensor([both])).logits[0].log_softmax(-1)

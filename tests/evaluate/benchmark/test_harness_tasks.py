@@ -77,7 +77,7 @@ def test_functions_run_only_for_tasks_that_the_user_names(folder: Path) -> None:
         found(folder, "mine")
     with pytest.raises(DataError, match=r"code\.py, which does not exist"):
         found(folder, "mine", functions=["mine"])
-    (folder / "code.py").write_text("raise SystemExit\n")  # this code would end the test if it were run
+    (folder / "code.py").write_text("raise SystemExit\n")  # running this code would end the test
     digest = found(folder, "mine", functions=["mine"]).digests["mine"]
     (folder / "code.py").write_text("choices = None\n")
     assert found(folder, "mine", functions=["mine"]).digests["mine"] != digest

@@ -43,7 +43,7 @@ def test_perplexities_follow_their_definitions() -> None:
     ("score", "statistic", "values"),
     [
         (0.5, "bleu", [1, 0]),  # BLEU is a statistic of the whole corpus, not of items
-        (0.9, "mean", [1, 0]),  # the library's score is not the mean of the items
+        (0.9, "mean", [1, 0]),  # the library's score 0.9 is not the mean of the items
         (0.5, "mean", [(1, 2), (0, 3)]),
         (0.5, "mean", [float("nan"), 1]),
         (0.5, "mean", ["a", "b"]),

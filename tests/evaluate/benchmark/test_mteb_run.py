@@ -64,7 +64,7 @@ def test_own_tasks_are_scored_by_item(tiny_bert: Path, own: list[OwnMtebTask], t
         "pairs": (12, "cosine_spearman", "mteb"),
         "search": (10, "ndcg_at_10", "mteb"),
     }
-    # each main metric is a statistic of the items, and the value of this statistic equals MTEB's score
+    # the statistic that the code computes from the scores of the items equals MTEB's main score
     assert [task.measures[task.main].statistic for task in found.values()] == ["spearman", "mean", "mean"]
     vector_folder(run, tmp_path / "model")
     model = SentenceTransformer(str(tmp_path / "model"), device="cpu")

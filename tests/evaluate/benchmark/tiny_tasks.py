@@ -1,4 +1,4 @@
-"""Tiny decoders, task files and items for tests of standard evaluations."""
+"""Creates tiny decoders, task files and items for tests of standard evaluations."""
 
 from pathlib import Path
 from typing import Any

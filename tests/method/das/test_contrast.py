@@ -137,7 +137,7 @@ def test_documents_are_compared_in_groups_of_about_equal_size(most: int, sizes: 
 @pytest.mark.parametrize("cost", ["exact", "lean"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_packed_documents_give_the_same_contrast_as_separate_ones(family: str, cost: Any, known: bool) -> None:
-    """Checks losses and gradients. Only `exact` propagates gradients through the pass with importance gates."""
+    """Compares losses and gradients. Only cost `exact` passes gradients through the view with importance gates."""
     model, texts = ready(family), documents(*LENGTHS)
     gates, values = (Gates(model), importance(model)) if known else (None, None)
     seen = rows(texts)
@@ -246,7 +246,7 @@ def test_two_views_of_a_document_differ_only_by_dropout(cost: Any, views: list) 
     [(0.25, 5, [0, 2]), (0.5, 5, [0, 1, 3]), (0.9, 5, [0, 1, 2, 3, 4]), (0.1, 2, [0, 1]), (0.5, 1, [0])],
 )
 def test_economy_compares_evenly_spaced_documents(fraction: float, count: int, taken: list[int]) -> None:
-    """Checks that `economy` compares at least two documents, if there are two, and that the loss covers all of them."""
+    """Checks cost `economy`: it compares two or more documents if it can. The loss covers all documents."""
     model, texts = ready("bert"), documents(*LENGTHS[:count])
     gates, values, seen = Gates(model), importance(model), rows(texts)
     contrast = Contrast(config(contrast_cost="economy", economy_fraction=fraction), gates, values)
@@ -292,7 +292,7 @@ def test_gradient_checkpointing_changes_nothing(family: str, cost: Any) -> None:
 
 @pytest.mark.parametrize("cost", COSTS)
 def test_a_pass_without_predictions_and_with_a_single_token(cost: Any) -> None:
-    """Checks a document of one token, which has no prediction under the causal objective."""
+    """Checks a step with one document of one token, which has no prediction under the causal objective."""
     model, (text,) = ready("gpt2"), documents(1)
     nowhere = torch.zeros(1, 1, dtype=torch.bool)
     seen = Corrupted(text[None], ~nowhere, ~nowhere, nowhere, text[:0])
@@ -308,7 +308,7 @@ def test_a_pass_without_predictions_and_with_a_single_token(cost: Any) -> None:
 @pytest.mark.parametrize("cost", COSTS)
 @pytest.mark.parametrize("family", ["bert", "llama"])
 def test_micro_batches_change_neither_value_nor_gradient(family: str, cost: Any, known: bool, most: int) -> None:
-    """Checks several group sizes. The model has no dropout, so all runs must agree."""
+    """Checks micro-batches of up to 100, 3 and 1 rows. The model has no dropout, so all three runs must agree."""
     seen = rows(documents(*LENGTHS, 3, 8, 2, 11, 1, 1, 1, 5))
     found = []
     for size in (100, 3, 1):
@@ -322,7 +322,7 @@ def test_micro_batches_change_neither_value_nor_gradient(family: str, cost: Any,
 
 
 def check_same_dropout(model: Any, contrast: Contrast, views: list[tuple[Tensor, ...]], monkeypatch: Any) -> None:
-    """Checks that the training passes of a step compute the same views as the earlier passes that compared them."""
+    """Checks that the passes with gradients compute the same views as the earlier passes without gradients."""
     again: list[tuple[Tensor, ...]] = []
     make = contrast._trained
 
@@ -353,7 +353,7 @@ def test_repeated_passes_draw_the_same_dropout(
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["bert", "llama"])
 def test_compiled_layers_draw_the_same_dropout(family: str, views: list, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checks dropout with traced layers. `test_das` tests compiled code."""
+    """Checks that repeated passes of traced layers draw the same dropout. `test_das` tests compiled code."""
     model = ready(family).train()
     contrast = Contrast(config(), Gates(model), importance(model), injected(model, 0.3))
     for layer in model.bert.encoder.layer if family == "bert" else model.model.layers:

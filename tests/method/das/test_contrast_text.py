@@ -48,9 +48,9 @@ def contrast_of(model: Any, known: bool = True, **changes: Any) -> Contrast:
 def test_only_general_documents_are_compared(
     family: str, cost: Any, taken: tuple[int, ...], known: bool, size: int
 ) -> None:
-    """Checks several splits of a step, some with passes that contain no general text.
+    """Checks several divisions of a step into passes. In some of them, a pass contains no general text.
 
-    `economy` compares half of the general documents here.
+    Cost `economy` compares half of the general documents here.
     """
     model, seen = ready(family), mixed()
     loss, each, found = passed(
@@ -136,7 +136,7 @@ def test_nothing_is_compared_without_general_text() -> None:
 
 
 def test_a_trial_of_the_memory_use_compares_all_documents(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checks that the trial compares every document, because a pass of only general text needs the most memory."""
+    """Checks that the trial pass compares all documents. A pass of only general text needs the most memory."""
     counts, compare = [], module.info_nce
 
     def recorded(first: Tensor, *arguments: Any) -> Tensor:

@@ -1,4 +1,7 @@
-"""Compares gradients at the gates of units with the gradients of the parameters that produce a unit's output."""
+"""Tests measures of importance.
+
+The gradient at a unit's gate must follow from the gradients of the parameters that produce the unit's output.
+"""
 
 import copy
 from collections import Counter
@@ -174,7 +177,7 @@ def test_rows_without_predictions_do_not_count_as_groups() -> None:
     close(sums.means, by_parameters(ready("gpt2"), loss, others))
 
 
-# State that a measurement restores
+# A measurement restores the state of the model and of the random numbers
 
 
 @pytest.mark.parametrize("dropout_seed", [None, 3])
@@ -230,7 +233,7 @@ def test_gradients_of_tokens_equal_those_of_embedding_rows(family: str, granular
     for rows in groups:
         model = ready(family)
         output = model.get_output_embeddings()
-        # the matrices are untied, because only the input side counts
+        # untie the two matrices, because importance only counts the gradient of the input embeddings
         output.weight = torch.nn.Parameter(output.weight.detach().clone())
         total, count = summed_loss(model, loss, rows)
         (total / count).backward()
@@ -273,7 +276,7 @@ def one_by_one(model: Any, values: dict[str, Tensor]) -> dict[Kind, Tensor]:
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "llama"])
 def test_values_are_summed_over_each_units_weights(family: str) -> None:
-    """Checks all families except Llama, whose heads share keys and values. The next test covers Llama."""
+    """Checks sums over weights in all families but Llama, whose heads share weights. The next test covers Llama."""
     model = ready(family)
     values = {name: torch.randn_like(each) for name, each in model.named_parameters()}
     expected = one_by_one(model, values)
@@ -310,7 +313,7 @@ def by_hand(model: Any, loss: Any, groups: list[Batch], criterion: str) -> dict[
 @pytest.mark.parametrize("criterion", ["gradient", "fisher", "taylor"])
 @pytest.mark.parametrize("granularity", ["batch", "example"])
 def test_weight_criteria_are_means_over_groups(criterion: str, granularity: Any) -> None:
-    """Checks groups that need one or several passes, since a pass has at most two rows here."""
+    """Checks groups of rows. A pass has at most two rows here, so some groups need several passes."""
     batches, loss = [batch(0), batch(1, rows=3)], objective("bert")
     groups = batches if granularity == "batch" else [row for rows in batches for row in single_rows(rows)]
     settings = replace(ZERO, granularity=granularity, rows=2, embeddings="frequency")
@@ -365,7 +368,7 @@ def test_unmasked_rows_have_the_same_predicted_positions() -> None:
 
 
 def test_gradients_that_are_never_zeroed_grow_with_the_number_of_batches() -> None:
-    """Checks the mean over four equal batches with gradient g.
+    """Checks the mean of accumulated gradients over four equal batches with gradient g.
 
     The gradient after batch k is k g, so the mean of |k g| over n batches is (n + 1) / 2 |g|, here 2.5 |g|.
     """

@@ -122,7 +122,10 @@ def test_without_a_contrast_it_adds_nothing(learnt: dict[str, Path]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("cost", "backend"), [("exact", "inductor"), ("lean", "aot_eager"), ("economy", "aot_eager")])
 def test_a_compiled_model_computes_the_same(cost: Any, backend: str, tiny_bert: Path, tmp_path: Path) -> None:
-    """Traces all layers. With `inductor`, the first layer is also compiled, which takes about 15 s."""
+    """Compares a model with a model whose layers are traced.
+
+    With `inductor`, the first layer is also compiled, which takes about 15 s.
+    """
     found = []
     for compiles in (False, True):
         model: Any = load_model(tiny_bert, causal=False, attention_dropout=0.0).train()
@@ -169,7 +172,7 @@ def test_the_contrast_needs_dropout_in_the_model_or_injected(learnt: dict[str, P
 
 
 def test_the_result_is_between_the_earlier_and_the_trained_model(learnt: dict[str, Path]) -> None:
-    """Checks that `share` s gives (1 - s) of the earlier weights plus s of the trained weights, after the masks."""
+    """Checks that `share` s gives (1 - s) of the earlier weights plus s of the trained and masked weights."""
     anchor, before = Path("before"), {name: each + 1 for name, each in ready("bert").state_dict().items()}
     stored = {anchor: type("Stored", (), {"state_dict": lambda _: before})()}
     made = {}

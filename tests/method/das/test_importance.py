@@ -168,7 +168,10 @@ def test_importance_is_in_0_to_1_and_does_not_depend_on_scale(how: Any, seed: in
 
 @pytest.mark.parametrize("value", [0.0, 1e-9, 0.1, 1e6])
 def test_equal_units_have_no_importance(value: float) -> None:
-    """Checks that equal units have importance 0, even if they differ by rounding errors. With `rank`, they have 0.5."""
+    """Checks that equal units have importance 0, even if they differ by rounding errors.
+
+    Normalization `rank` gives all of them importance 0.5.
+    """
     equal = {kind: torch.full((3, UNITS[kind]), value) for kind in KINDS}
     noisy = {kind: each * (1 + 1e-7 * torch.randn(each.shape)) for kind, each in equal.items()}
     for how in ("paper", "positive"):
@@ -184,7 +187,7 @@ def test_the_only_unit_of_a_layer_has_no_importance() -> None:
 
 
 def test_the_published_formula_protects_units_far_below_the_mean() -> None:
-    """Checks that `paper` makes a unit far below the mean important. `positive` and `rank` give it 0."""
+    """Checks a unit far below the mean. Normalization `paper` makes it important, `positive` and `rank` give it 0."""
     given = {kind: torch.tensor([[0.0, *[10.0 + each / 10 for each in range(9)]]]) for kind in KINDS}
     lowest = {how: normalize(given, how)["inner"][0, 0].item() for how in HOWS}
     assert lowest["paper"] > 0.95
@@ -223,9 +226,9 @@ def test_plasticity_is_the_mean_of_1_minus_importance() -> None:
 
 
 def test_plasticity_falls_with_the_number_of_domains() -> None:
-    """Checks mean plasticity after 1, 3 and 7 importances of random normal sizes are merged.
+    """Checks mean plasticity (1 - importance) after the random importances of 1, 3 and 7 domains are merged.
 
-    With the published importance |tanh(z)| and the maximum, plasticity is 0.44, 0.20 and 0.09.
+    With the published formula |tanh(z)|, and the maximum over domains, plasticity is 0.44, 0.20 and 0.09.
     """
     draw = torch.Generator().manual_seed(0)
     together = None
@@ -386,7 +389,10 @@ def test_without_importance_nothing_is_masked(target: Target) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_masked_and_merged_models_compute_the_same(family: str) -> None:
-    """Checks outputs and gradients. Target `update` does not scale gradients. A tied matrix adds up both uses."""
+    """Compares outputs and gradients with target `update`, which does not scale gradients.
+
+    The gradient of a tied matrix is the sum over its two uses, as embeddings and as head.
+    """
     model, other = ready(family), ready(family)
     before, method = states(model), masked(other)
     assert torch.equal(states(other), before)
@@ -419,7 +425,7 @@ def test_a_tied_head_is_masked_with_the_embeddings_and_a_free_one_is_not(family:
     moved(model)
     assert not torch.equal(in_use(table, "weight"), table.weight)
     if family in TIED:
-        assert head.weight_mask is table.weight_mask  # both uses share one mask and its starting values
+        assert head.weight_mask is table.weight_mask  # the embeddings and the tied head share one mask
         assert torch.equal(in_use(head, "weight"), in_use(table, "weight"))
     else:
         assert in_use(head, "weight") is head.weight

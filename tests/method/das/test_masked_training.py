@@ -21,7 +21,8 @@ from adapt.train.model_options import apply_options
 from tests.method.das.test_importance import keep_of, masked, moved
 from tests.train.toy import GLOBAL_BATCH, VOCABULARY, Case, Objective, columns, feed, model, rate, settings
 
-STAGES = 3, 0, 1, 2  # stage 3 is first because it replaces torch's `linear`, so that all later runs round equally
+# ZeRO stage 3 runs first. It replaces torch's `linear`, and all runs after it then have the same rounding errors.
+STAGES = 3, 0, 1, 2
 PRECISIONS = "fp32", "bf16", "fp16"
 has_bf16 = torch.cpu.get_capabilities().get("avx512_bf16", False)
 
@@ -146,7 +147,7 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 @pytest.mark.parametrize(("world", "target"), [(1, "update"), (2, "update"), (2, "gradient")])
 def test_steps_equal_those_of_plain_torch(ranks: Any, world: int, target: Target) -> None:
-    """Checks weights, losses and clipping.
+    """Compares weights, losses and clipping with plain torch.
 
     Clipping uses the norm of the unmasked gradient with target `update`, and of the masked gradient with `gradient`.
     """
@@ -224,7 +225,7 @@ def test_it_resumes_on_other_ranks_and_at_another_stage(ranks: Any, tmp_path: Pa
     ],
 )
 def test_masks_work_with_other_options(ranks: Any, options: dict[str, Any]) -> None:
-    """Checks that the optimizer's parameters are the same with and without masks after one step with each option."""
+    """Combines masks with other options: after one step, the optimizer's parameters must equal those without masks."""
     case = Case(steps=1, **options)
     runs = [Masked(replace(case, zero_stage=stage), importance=i) for stage in (3, 2) for i in ("some", "plain")]
     found = ranks(2).run(train, runs)[0]

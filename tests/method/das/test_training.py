@@ -137,7 +137,7 @@ def test_the_result_does_not_depend_on_how_the_global_batch_is_split(
 
 @pytest.mark.parametrize("size", [1, GLOBAL_BATCH // 2])
 def test_gradient_checkpointing_changes_nothing(ranks, learnt, single: tuple[DasOptions, Outcome], size: int) -> None:
-    """Checks the gradients of the first step."""
+    """Compares the first step's gradients with and without gradient checkpointing."""
     config, expected = single
     case, *others = cut(config, learnt, 3, size, gradient_checkpointing=True)
     found = ranks(2).run(trained, replace(case, steps=1), *others)[0]
@@ -157,7 +157,7 @@ def test_economy_on_all_documents_is_lean(ranks, learnt) -> None:
 
 
 def test_the_contrast_changes_the_gradients(ranks, learnt, single: tuple[DasOptions, Outcome]) -> None:
-    """Checks that the contrast has an effect. Otherwise, the comparison of splits above would prove nothing."""
+    """Checks that the contrast changes gradients. Otherwise, the comparison of splits above would prove nothing."""
     _, expected = single
     case = Case(steps=1, micro_batch=GLOBAL_BATCH, training=FREE)
     quiet = ranks(1).run(trained, case, DasOptions(contrast_weight=0.0), learnt)[0]

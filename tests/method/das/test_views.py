@@ -1,4 +1,4 @@
-"""Tests importance for general knowledge, which is measured by how much dropout makes two views of a text differ."""
+"""Tests importance for general knowledge: gradients of the divergence between two dropout views of a text."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -107,7 +107,8 @@ def test_dropout_depends_on_seed_and_batch_number() -> None:
     for kind in KINDS:
         torch.testing.assert_close(total.units[kind], whole.units[kind], rtol=1e-9, atol=0)
     same = gate_sizes(model, gates, Disagreement(), [(0, batches[0]), (1, batches[0])], settings)
-    assert not torch.equal(same.means["inner"], parts[1].means["inner"])  # dropout depends on the batch number
+    # the same batch with another number gets different dropout
+    assert not torch.equal(same.means["inner"], parts[1].means["inner"])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -152,7 +153,7 @@ def test_a_model_without_any_dropout_is_refused() -> None:
     with pytest.raises(ModelError, match="LlamaForCausalLM has no dropout") as caught:
         injected(ready("llama"), 0.0)
     assert "das.injected_dropout" in caught.value.fix
-    assert injected(ready("bert"), 0.0) is None  # nothing is injected, because BERT has its own dropout
+    assert injected(ready("bert"), 0.0) is None  # no dropout is injected into BERT, which has its own
 
 
 def test_tokens_of_both_views_have_gradients() -> None:

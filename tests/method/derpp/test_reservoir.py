@@ -1,4 +1,4 @@
-"""Tests that the reservoir samples rows uniformly, does not depend on ranks, and stays within a size in bytes."""
+"""Tests that the reservoir samples rows uniformly, does not depend on ranks, and never exceeds its limit [bytes]."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_every_row_of_a_run_is_equally_likely_to_be_kept() -> None:
         assert len(found) == 8
         kept[found] += 1
     # the variance of draws without replacement is (40 - 8) / (40 - 1) of the variance that chi-square assumes
-    # with 39 degrees of freedom, this means that p is above .001
+    # with 39 degrees of freedom, a statistic below 73 means that p is above .001
     assert chisquare(kept).statistic / ((40 - 8) / 39) < 73
     assert chisquare(kept).pvalue < 0.9999
 
@@ -61,7 +61,7 @@ def test_rows_of_several_domains_are_equally_likely_to_be_kept() -> None:
 
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
 def test_the_ranks_that_see_rows_make_no_difference(world: int) -> None:
-    """Checks that 1 to 5 ranks, which add their rows from the last rank to the first, give one process's reservoir."""
+    """Checks that 1 to 5 ranks give the reservoir of a single process, also if the last rank adds its rows first."""
     expected = filled(3, 60, 10 * row(0.5).bytes)
     numbers = priorities(3, 1, 0, 60).tolist()
     reservoir = Reservoir(10 * row(0.5).bytes)
@@ -73,9 +73,9 @@ def test_the_ranks_that_see_rows_make_no_difference(world: int) -> None:
 
 
 def test_it_stays_within_its_budget() -> None:
-    """Checks rows of different sizes.
+    """Checks that rows of different sizes never exceed the reservoir's budget [bytes].
 
-    After a row is dropped, every row that stays has a lower priority number, even if a smaller row would still fit.
+    Rows with the lowest priority numbers stay. A dropped row is not replaced by a smaller row with a higher number.
     """
     draw = np.random.default_rng(0)
     reservoir = Reservoir(1000)
@@ -130,9 +130,9 @@ def test_priorities_are_uniform_and_depend_on_seed_domain_and_row() -> None:
 
 
 def test_a_restored_reservoir_keeps_and_refuses_the_same_rows() -> None:
-    """Checks rows with priorities at and just above the bound.
+    """Checks rows whose priority numbers are at and just above the bound. Only rows below the bound are added.
 
-    The bound is saved in fp64. Rounding it to fp32 would change the decision for priorities between the two values.
+    The bound is saved in fp64. If it were rounded to fp32, some of these rows could be added.
     """
     for seed in range(20):
         before = filled(seed, 60, 8 * row(0.5).bytes)
@@ -146,7 +146,7 @@ def test_a_restored_reservoir_keeps_and_refuses_the_same_rows() -> None:
 
 
 def test_a_bound_without_rows_is_saved() -> None:
-    """Checks a reservoir that is empty because its first row was larger than the whole budget."""
+    """Checks a reservoir that stayed empty, because the first row was larger than the reservoir's limit [bytes]."""
     before = Reservoir(row(0.5).bytes - 1)
     before.offer([row(0.3)])
     assert (before.rows, before.bound) == ([], 0.3)

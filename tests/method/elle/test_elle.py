@@ -34,7 +34,7 @@ def parts() -> list[Any]:
 
 
 def test_a_replaying_step_has_the_mean_loss_of_past_rows(tmp_path: Path) -> None:
-    """Compares the loss over three passes with the loss of transformers' own forward pass over the drawn rows."""
+    """Compares the loss over three passes of a step with transformers' own loss on the same rows of past text."""
     method, toy = begun(tmp_path, recovery_fraction=1.0)
     losses = [loss for loss, _ in method.losses(toy, parts(), Objective(), 5, predictions=37)]
     assert len(losses) == 3

@@ -97,7 +97,7 @@ def test_noise_makes_copied_units_differ() -> None:
 
 @pytest.mark.parametrize("family", ALL)
 def test_the_saved_model_is_ordinary_and_has_the_estimated_size(family: str, tmp_path: Path) -> None:
-    """Checks growth by which units have different numbers of copies and the inner width is rounded.
+    """Checks a growth in which units get different numbers of copies and the inner width must be rounded.
 
     transformers' own model must load the weights strictly, and the forecast size must be close to the real size.
     """

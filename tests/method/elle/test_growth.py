@@ -62,7 +62,8 @@ def test_each_text_has_the_prompt_of_its_own_domain(tmp_path: Path) -> None:
     def changed_by(number: int) -> bool:
         before, kept = total(), prompts[number].vectors.detach().clone()
         with torch.no_grad():
-            prompts[number].vectors.copy_(kept.flip(-1))  # flipped, because the norm would remove an added constant
+            # flip the vector, because the layer norm would remove an added constant
+            prompts[number].vectors.copy_(kept.flip(-1))
         found = total() != before
         with torch.no_grad():
             prompts[number].vectors.copy_(kept)
@@ -76,7 +77,7 @@ def test_each_text_has_the_prompt_of_its_own_domain(tmp_path: Path) -> None:
 
 
 def test_an_unused_prompt_has_a_gradient_of_0(tmp_path: Path) -> None:
-    """Checks that the gradient is 0 and not None, so that the optimizer acts equally at any ZeRO stage."""
+    """Checks that an unused prompt has gradient 0, not None, so that the optimizer acts equally at all ZeRO stages."""
     method, toy = second(tmp_path)
     for loss, extra in method.losses(toy, parts(), Objective(), 1, predictions=37):
         assert extra is not None

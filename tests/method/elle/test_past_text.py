@@ -1,4 +1,4 @@
-"""Tests that the more the loss of a domain has fallen, the more often past text draws the domain."""
+"""Tests that rows of past text are drawn more often from domains whose loss has fallen more."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def test_rising_losses_give_even_draws_and_old_losses_are_dropped(past: PastText
 
 
 def test_ranks_divide_the_drawn_rows(past: PastText) -> None:
-    """The rows of all ranks together are the drawn rows. The pair (seed, step) determines the draw."""
+    """The ranks together get exactly the rows that are drawn for a step. Seed and step determine the draw."""
     name, whole = past.rows(6, slice(0, None), LENGTH, (), (1, 7))
     parts = [past.rows(6, slice(rank, None, 2), LENGTH, (), (1, 7)) for rank in range(2)]
     assert {each for each, _ in parts} == {name}

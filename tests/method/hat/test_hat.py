@@ -37,7 +37,7 @@ def used(weights: Mapping[str, Tensor], place: str, is_hard: bool) -> Tensor:
 
 
 def wholly_used(weights: Mapping[str, Tensor], name: str, is_hard: bool) -> dict[str, Tensor]:
-    """Returns, for some parameters of layer 1, True at the elements that must not change, unit by unit."""
+    """Returns masks for some parameters of layer 1. They are true at the elements that must not change."""
     found = {}
     if name == "model":
         heads, inner, output = (used(weights, f"unit_masks.{kind}", False) for kind in ("head", "inner", "output"))

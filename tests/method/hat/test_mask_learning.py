@@ -47,7 +47,7 @@ def test_the_hyperbolic_cosine_is_bounded() -> None:
 
 
 def test_embeddings_stay_within_their_bounds() -> None:
-    """Checks that an embedding beyond a bound has the effect of the bound, is not pushed further, and can move back."""
+    """Checks a mask's embedding beyond a bound: it acts like the bound, is not pushed further, and can move back."""
     beyond = torch.tensor([MOST + 1, -MOST - 1])
     assert not compensated(torch.tensor([-1.0, 1.0]), beyond, 1.0, 400.0).any()
     assert compensated(torch.tensor([1.0, -1.0]), beyond, 1.0, 400.0).sign().tolist() == [1, -1]
@@ -65,5 +65,5 @@ def test_a_learnt_mask_is_0_or_1() -> None:
         mask = UnitMask(4, 400.0, is_hard, False, HERE)
         mask.embedding.data = embedding
         assert mask.values().tolist() == pytest.approx([0, 0, 1, 1], abs=1e-15)
-    wide = mask(torch.arange(1.0, 9.0)[None])  # each unit covers two numbers
+    wide = mask(torch.arange(1.0, 9.0)[None])  # each of the 4 units gates two of the 8 inputs
     assert wide.tolist() == [[0, 0, 0, 0, 5, 6, 7, 8]]

@@ -52,7 +52,7 @@ def test_weights_with_the_lowest_condition_numbers_are_chosen_in_order() -> None
 def test_a_new_direction_is_scaled_and_all_others_stay(kept: float) -> None:
     """Checks a weight that uses 16 of 24 output directions and gets a large change in two unused directions.
 
-    The two new directions are intruders. `kept` is the remaining share of an intruder.
+    These two directions are intruders (unlike all old ones). `kept` is the share of an intruder that remains.
     """
     basis = rotation(24, 0)
     before = basis[:, :16] @ torch.diag(torch.linspace(1, 2, 16)) @ rotation(16, 1)
@@ -100,7 +100,7 @@ def logits(model: Any) -> torch.Tensor:
 
 
 def test_moments_sum_over_all_inputs_of_each_layer() -> None:
-    """Compares the moments with the moments of recorded layer inputs, which contain no padding."""
+    """Compares measured moments with the moments of recorded layer inputs, which contain no padding."""
     model, objective = toy.model().eval(), toy.Objective()
     batches = [(number, Batch.of(toy.columns(number))) for number in range(2)]
     seen: dict[str, list[np.ndarray]] = {name: [] for name in shared_inputs(model)}
@@ -137,7 +137,7 @@ def test_parts_with_the_same_input_share_moments(family: str) -> None:
 
 
 def test_the_least_directions_match_their_definition() -> None:
-    """Compares the directions with numpy, by W C = U S V^T and W = U S V^T C^-1. All terms must sum to the weight."""
+    """Compares CorDA's directions with numpy: W C = U S V^T and W = U S V^T C^-1. All terms must sum to W."""
     draw = np.random.default_rng(0)
     weight, rows = draw.normal(size=(6, 9)), draw.normal(size=(30, 9)) * np.linspace(0.1, 2, 9)
     moment = rows.T @ rows / 30

@@ -63,7 +63,8 @@ def test_it_loads_with_and_without_its_head_and_computes_the_same(bert: Path, sh
     assert torch.equal(model.base_model(IDS)[0], states + 1)
     assert torch.equal(model.cls(states + 1), model(IDS).logits)
     assert not torch.equal(model(IDS).logits, plain(IDS).logits)
-    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight  # the weights are still tied
+    # the output head is still tied to the embeddings
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
 
 
 def test_saving_a_loaded_model_again_gives_the_same_files(shifted: Path, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_the_vector_of_a_text_does_not_depend_on_the_set_in_use() -> None:
     for text, vector in zip(TEXTS, found, strict=True):
         states = plain.base_model(torch.from_numpy(text)[None]).last_hidden_state[0]
         np.testing.assert_allclose(vector, states.mean(0).detach(), rtol=1e-4, atol=1e-5)
-    assert [sets.chosen for sets in sets_of(model)] == [1, 1, 1, 1]  # the set in use is unchanged
+    assert [sets.chosen for sets in sets_of(model)] == [1, 1, 1, 1]  # the parameter set in use is unchanged
 
 
 def test_a_text_goes_to_the_nearest_prototype() -> None:

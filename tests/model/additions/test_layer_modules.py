@@ -1,4 +1,7 @@
-"""Compares adapters and experts with explicit computations, and tests that domains do not change each other."""
+"""Compares adapters and experts with explicit computations.
+
+Also tests that training on a domain does not change the parameters of other domains.
+"""
 
 import copy
 import pickle

@@ -52,7 +52,10 @@ def vectors_of(model: Any, number: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_document_begins_with_the_prompt(family: str) -> None:
-    """Checks losses and the states of all layers, for packed documents of different lengths and for separate rows."""
+    """Compares a model with a prompt with a plain model that gets the vectors.
+
+    Compares losses and the states of all layers, for packed documents of different lengths and for separate rows.
+    """
     model = shaken(prompted(family))
     expected = written(family, vectors_of(model), TEXTS)
     by_token = [
@@ -256,7 +259,10 @@ def test_a_new_prefix_has_the_keys_and_values_of_its_words(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_a_new_prefix_has_the_effect_of_its_words_before_the_text(family: str) -> None:
-    """Checks causal models with rotary positions and 64 words, which is the length of one piece of a prefix."""
+    """Compares a prefix with the same 64 words before the text, in causal models with rotary positions.
+
+    64 is the length of one piece of a prefix.
+    """
     model: Any = ready(family)
     attach_prefixes(model, 1, 64)
     (words,) = documents(64)

@@ -90,7 +90,8 @@ def test_dropout_leaves_the_mean_and_drops_the_share():
     Each output is the token's only attention weight after dropout: 0 with probability 0.25, else 1 / 0.75. The mean is
     1.
     """
-    where = packed(documents(*[1] * 4000), 4000).documents  # documents of one token, with weight 1
+    # 4000 documents of one token, whose only attention weight is 1
+    where = packed(documents(*[1] * 4000), 4000).documents
     ones = torch.ones(1, 1, 4000, 4)
     torch.manual_seed(0)
     found, _ = attention.attention(Layer(False), ones, ones, ones, None, dropout=0.25, documents=where)

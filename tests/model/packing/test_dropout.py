@@ -21,7 +21,7 @@ def test_dropped_values_have_the_right_share_and_others_the_right_scale(p: float
 
 
 def test_decisions_are_uncorrelated():
-    """Checks lags 1 to 8, because four neighbouring decisions come from one random number."""
+    """Checks the correlation at lags 1 to 8, because four neighbouring decisions come from one random number."""
     torch.manual_seed(1)
     kept = (quick_dropout(torch.ones(COUNT), 0.5) != 0).double() - 0.5
     for lag in range(1, 9):

@@ -1,4 +1,4 @@
-"""Tests the form in which a model gets documents, and that a model is refused if no form separates documents."""
+"""Tests whether a model gets packed documents or rows. A model that mixes documents in either form is refused."""
 
 import pytest
 import torch
@@ -75,7 +75,8 @@ def test_logits_changed_after_the_head_are_computed_by_the_head():
 
 
 def test_models_with_wrong_positions_are_not_packed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("adapt.model.packing.padded.first_position", lambda config: 0)  # RoBERTa's first position is 2
+    # wrong: RoBERTa's first position is 2
+    monkeypatch.setattr("adapt.model.packing.padded.first_position", lambda config: 0)
     assert keep_documents_apart(plain("roberta")) == "padded"
 
 

@@ -1,4 +1,4 @@
-"""Tests the layout of packed sequences and their buckets."""
+"""Tests the layout of packed sequences, and its buckets: groups of documents that are padded to the same length."""
 
 import torch
 from hypothesis import given, settings
@@ -57,7 +57,7 @@ def test_buckets_have_each_token_once_and_each_document_in_one_row(lengths: list
     documents = Documents(ends.int(), max(lengths))
     layout = documents.layout
     there, back = layout.there, layout.back
-    assert there[back].tolist() == list(range(sum(lengths)))  # `back` undoes `there`
+    assert there[back].tolist() == list(range(sum(lengths)))  # indexing with `back` restores the order of tokens
     found, begin = [], 0
     for bucket in layout.buckets:
         end = begin + bucket.rows * bucket.length

@@ -28,7 +28,8 @@ WRITTEN = [
 @cache
 def by_category() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for number in (*range(0x20000), *range(0x20000, sys.maxunicode, 16)):  # higher code points have few categories
+    # every 16th suffices above 0x20000, where few categories occur
+    for number in (*range(0x20000), *range(0x20000, sys.maxunicode, 16)):
         category = unicodedata.category(chr(number))
         if category != "Cs":  # `tokenizers` refuses lone surrogates
             found.setdefault(category, []).append(chr(number))

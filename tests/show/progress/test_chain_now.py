@@ -117,7 +117,7 @@ def test_a_running_training_shows_its_last_whole_report(tmp_path: Path, waits: f
     reports = [{**TOLD, "step": 5}, {**TOLD, "eta_s": 4, "core_wait_share": waits}]
     (folder / METRICS_FILE).write_text("\n".join(map(json.dumps, reports)) + '\n{"step": 15, "los')
     second = Training("second", inputs={"start.training": training})
-    assert looked(second, store).running == []  # No process works on the stage.
+    assert looked(second, store).running == []  # No process holds the lock of a stage, so nothing is running.
     with locked(folder, lambda holder: None):
         assert looked(second, store).running == [("train first", SAID.format(shown))]
 

@@ -1,4 +1,4 @@
-"""An invented study and its report, shared by all tests that do not change them."""
+"""Provides an invented study and its report to all tests that do not change them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Searches with invented results, for tests of reports."""
+"""Creates searches with invented results, for tests of reports."""
 
 import json
 from math import log10

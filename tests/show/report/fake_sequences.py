@@ -1,4 +1,4 @@
-"""Sequences with invented results, for tests of reports."""
+"""Creates sequences of domains with invented results, for tests of reports."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

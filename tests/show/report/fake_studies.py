@@ -1,4 +1,4 @@
-"""Studies with invented results, for tests of reports."""
+"""Creates studies with invented results, for tests of reports."""
 
 import hashlib
 import json

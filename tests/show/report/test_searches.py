@@ -19,7 +19,7 @@ pytestmark = pytest.mark.heavy
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lowers the number of resamples to save time. Other tests check how exact the shares are."""
+    """Lowers the number of resamples to save time. Other tests check how exact the importance of fields is."""
     monkeypatch.setattr(hyperparameter_importance, "RESAMPLES", 4)
 
 
@@ -65,7 +65,8 @@ def test_trials_that_were_judged_are_drawn_to_where_they_came(tmp_path: Path) ->
 def test_two_objectives_have_a_front(tmp_path: Path) -> None:
     (found,) = searches_of(study(tmp_path, objectives=2))
     drawn = [drawing for block in search_blocks([found]) if isinstance(block, Figures) for drawing in block.drawings]
-    assert len(drawn) == 5  # parallel coordinates, importance, two figures of curves, and the front
+    # parallel coordinates, importance of fields, curves for both objectives, and the Pareto front
+    assert len(drawn) == 5
     assert "Filled points on the line" in drawn[-1][1]
     (table, *_) = tables(search_blocks([found]))
     marks = {getattr(row[0], "text", "").split(",")[0] for row in table.rows if getattr(row[0], "mark", "")}
@@ -119,7 +120,7 @@ def test_the_page_has_the_section(tmp_path: Path) -> None:
 
 def test_a_field_that_the_configuration_leaves_open_is_still_a_number(tmp_path: Path) -> None:
     entry = fake_search(tmp_path)
-    entry.record.metrics["as_it_is"]["training.learning_rate"] = None  # None means that the job chooses the value
+    entry.record.metrics["as_it_is"]["training.learning_rate"] = None  # if the value is None, the job chooses it
     (found,) = searches_of(Study("one", "base", [entry]))
     drawing, _ = parallel_coordinates(found, "0")
     assert ">None<" not in drawing

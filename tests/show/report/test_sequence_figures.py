@@ -1,4 +1,4 @@
-"""Tests the figure of methods on the front: no other method is better on both the domains and general text."""
+"""Tests the figure of the methods on the Pareto front of two losses: on the domains and on general text."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -43,8 +43,7 @@ def test_losses_are_means_over_seeds(sequences: Sequences) -> None:
     assert [each.method for each in found.values() if not each.is_one_model] == ["ONE"]
     (low, high), _ = found["NCL"].intervals
     assert (low + high) / 2 == pytest.approx(2.0)
-    # With two seeds, Student's t has one degree of freedom: the 97.5% quantile is 12.706, and the standard error is
-    # 0.01.
+    # With two seeds, Student's t has one degree of freedom, so its 97.5% quantile is 12.706. The standard error is .01.
     assert high - low == pytest.approx(2 * 12.706 * 0.01, rel=1e-3)
 
 

@@ -58,7 +58,7 @@ def test_the_baseline_comes_first_and_orders_keep_their_names(sequences):
     assert sequences.orders == {domains: name for name, domains in ORDERS.items()}
     assert {name: len(runs) for name, runs in sequences.methods.items()} == {
         **dict.fromkeys(("NCL", "DAS", "EWC"), 2 * SEEDS),
-        # The order does not affect these models, so there is one run per seed.
+        # Separate and joint models do not depend on the order of domains, so they have one run per seed.
         **dict.fromkeys(("ONE", "JOINT"), SEEDS),
     }
 
@@ -85,7 +85,7 @@ def test_signs_of_changes_are_explained(sequences):
 
 
 def test_separate_models_stand_with_the_average_of_what_each_has_learnt(study, sequences):
-    scores = study.entries[6 * SEEDS].record.metrics["scores"]  # metrics of method ONE in order a with seed 0
+    scores = study.entries[6 * SEEDS].record.metrics["scores"]  # scores of the separate models (method ONE) with seed 0
     own = [np.mean(scores["rows"][number + 1][task]) for task, number in scores["columns"].items()]
     assert sequences.methods["ONE"][0].figures["average"] == pytest.approx(np.mean(own))
 

@@ -34,7 +34,7 @@ def ran(fake: Fake, method: str, mode: str, seed: int, hours: float, **figures: 
         for when in (f"steps.{place}.past.fisher", *(["past.fisher"] if place == 2 else [])):
             if figures.get("measures"):
                 made[when] = fake.record("fisher", f"{name} {when}", cost={"device_seconds": 1800})
-    # Steps share the text of earlier domains as one stage, whose cost must be counted once.
+    # The stage that prepares the text of earlier domains is an input of several steps. Its cost counts once.
     for place in range(DOMAINS.index("news") + 1):
         if figures.get("remembers"):
             made[f"steps.{place}.past.text"] = fake.record("texts", name, cost={"device_seconds": 1800})
@@ -68,7 +68,7 @@ def shown(study: Study) -> dict[str, dict[str, tuple[str, str]]]:
 def test_time_is_that_of_trainings_and_of_what_is_measured_between_them(study: Study) -> None:
     time = {method: cells["device time"] for method, cells in shown(study).items()}
     assert time == {
-        "NCL": ("3.0 hours", ""),  # the median of three seeds with 3, 3 and 21 hours
+        "NCL": ("3.0 hours", ""),  # the median over three seeds, which took 3, 3 and 21 hours
         "EWC": ("6.5 hours", "2.17"),  # 3 training runs x 1.5 hours + 4 measurements x 0.5 hours
         "ELLE": ("3.5 hours", "1.17"),
         "ONE": ("3.0 hours", "1.00"),

@@ -85,7 +85,7 @@ def test_a_recipe_costs_its_trainings_each_once(study, results):
     group = results.rows[0].groups["DAPT+TAPT"]
     assert trainings.cost(group.trained).device_hours == pytest.approx(0.83)
     assert trainings.cost(group.trained).money == pytest.approx(2.5 * 0.83)
-    # one training run serves all three tasks
+    # a single training run is used for all three tasks
     assert trainings.of_recipe(results, "DAPT").device_hours == pytest.approx(0.8)
     assert trainings.of_recipe(results, "DAPT+TAPT").device_hours == pytest.approx(0.8 + 3 * 0.03)
     assert trainings.of_recipe(results, "RoBERTa").device_hours == 0

@@ -66,7 +66,7 @@ def test_differences_have_a_row_for_each_comparison(results, compared):
 
 @pytest.mark.parametrize(("number", "recipes"), [(3, 2), (4, 4)])
 def test_no_difference_is_called_detectable_that_could_not_be_significant(tmp_path, number, recipes):
-    """The smallest possible p is .1 with three seeds. With four seeds, it is .029, or .086 after the correction."""
+    """The smallest possible p is .1 with three seeds. With four, it is .029, or .086 after Holm's correction."""
     study = fake_study(tmp_path, recipes=list(RECIPES)[:recipes], tasks=["scierc"], seeds=number)
     made = collect(study)
     table = score_differences(made, compare_all(made))
@@ -110,7 +110,7 @@ def test_a_reliability_diagram_joins_the_seeds(results):
 
 
 def test_trainings_show_retrieval_if_one_measured_it(tmp_path):
-    """A training run without pairs has empty cells in these columns. Without any pairs, the columns are absent."""
+    """Training runs without retrieval have empty cells in its columns. If no run measured it, they are absent."""
     estimates = [Estimate(value, value - 0.01, value + 0.01) for value in (0.3, 0.5, 0.2)]
     of = [made_up(Retrieved, mean_cosine=value) for value in (0.9, 0.4)]
     change = RetrievalChange({"ndcg_at_10": MeasureChange(*estimates)}, *of)

@@ -1,4 +1,4 @@
-"""Tests gain versus forgetting: measured models, the front, the mixture law, and the sentence on repeated text."""
+"""Tests the report on gain versus forgetting: models, Pareto front, mixture law, and a sentence on repeated text."""
 
 from itertools import product
 from pathlib import Path
@@ -149,7 +149,7 @@ class Forgetting(Fake):
 
     def adapted(self, rate: str, after: tuple[float, float]) -> Record:
         losses = (BEFORE[0], after[0], BEFORE[1], after[1])
-        made = self.export("mine", 0.5, losses, 2.0)  # only its inputs and metrics are used
+        made = self.export("mine", 0.5, losses, 2.0)  # only the inputs and metrics of this record are used
         train = self.record("train", rate, cost={"device_hours": 0.5})
         return self.record("export", rate, {**self.inputs_of(made), "training": train}, metrics=made.metrics)
 

@@ -30,7 +30,7 @@ def model() -> BertForMaskedLM:
 
 
 def most_held(zero_stage: int) -> tuple[int, int]:
-    """Returns two peaks [bytes]: the peak of all tensors without DeepSpeed's bucket, and the peak of the bucket."""
+    """Returns the peak memory [bytes] of all tensors except DeepSpeed's gradient bucket, and of this bucket."""
     gc.collect()
     gc.freeze()  # excludes existing objects from gc, because there are many in a process that has compiled models
     engine = Engine(model().train(), TrainingConfig(), zero_stage, "fp32", 2, 2)
@@ -52,7 +52,7 @@ def most_held(zero_stage: int) -> tuple[int, int]:
 
 
 def settling() -> Iterator[None]:
-    """Yields three times within 40 ms.
+    """Yields three times within 40 ms, so that the caller can measure memory three times.
 
     The thread of gloo that has finished an all-reduce may keep its buffer, which is as large as all gradients, for a
     moment after the call has returned. Later counts do not contain the buffer.
@@ -66,7 +66,7 @@ def _storages() -> dict[int, int]:
     gc.collect()
     found: dict[int, int] = {}
     for each in gc.get_objects():
-        # tensors of the compiler hold no memory
+        # fake tensors of the compiler hold no memory
         if isinstance(each, torch.Tensor) and not isinstance(each, FakeTensor):
             for tensor in (each, _gradient(each)):
                 if tensor is not None:

@@ -97,7 +97,7 @@ def test_short_documents_leave_room_for_larger_micro_batches() -> None:
     assert fit(config(), ROBERTA, machine, 40.0).micro_batch > fit(config(), ROBERTA, machine).micro_batch
 
 
-# --- refusals
+# --- training runs that are refused because they do not fit
 
 REFUSED: list[tuple[Config, Device, set[str]]] = [
     (config(micro_batch=256), gpu(24), {"training.micro_batch"}),
@@ -118,7 +118,7 @@ def test_a_refusal_names_the_nearest_configuration_that_fits(job: Config, device
 
 
 def applied(job: Config, fix: str) -> Config:
-    """Applies the arguments of a fix to a configuration, as the command line does."""
+    """Applies the arguments that an error message suggests as its fix to a configuration, as the command line does."""
     given = parse(["--corpus.paths=x", *fix.removeprefix("this fits: ").split()], "")
     for name in re.findall(r"--(\S+)", fix):
         section, field = name.split(".")
@@ -146,7 +146,7 @@ def test_suggested_changes_go_from_harmless_to_expensive(workers: int, device: D
 
 
 def test_a_range_of_workers_must_fit_with_the_fewest() -> None:
-    """The fewest workers have the largest parts of the state. Passes do not depend on the number of workers."""
+    """With the fewest workers, each holds the largest part of the state. Passes do not depend on the number."""
     found, few, many = (fit(config(workers, 3), ROBERTA, gpu(24)) for workers in ((2, 8), 2, 8))
     assert found.memory.optimizer == few.memory.optimizer == 4 * many.memory.optimizer
     assert many.micro_batch % found.micro_batch == 0

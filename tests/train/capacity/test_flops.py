@@ -66,7 +66,7 @@ def rows(predicted: int, documents: int = 1) -> Corrupted:
 
 
 def counted(model: torch.nn.Module, corrupted: Corrupted, backward: bool) -> int:
-    objective = CausalLanguageModelling()  # all objectives compute this loss
+    objective = CausalLanguageModelling()  # all objectives compute their loss in this way
     # Uses attention as matrix products, because torch does not count the FLOPs of its fused attention on CPUs.
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         loss = objective.loss(model, corrupted)

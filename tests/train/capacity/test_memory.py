@@ -84,7 +84,7 @@ def autograd_keeps(
 ) -> int:
     """Returns the bytes that autograd keeps for the backward pass.
 
-    Parameters and tensors with a shape in `but` are not counted.
+    Does not count parameters, nor tensors whose shape is listed in `but`.
     """
     parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     found: dict[int, torch.Tensor] = {}
@@ -263,9 +263,9 @@ def test_a_demand_is_read_from_a_configuration() -> None:
 
 @pytest.mark.parametrize(("cost", "copies"), [("exact", 3), ("lean", 2), ("economy", 1.2)])
 def test_views_of_rows_count_as_additional_rows(cost: str, copies: float) -> None:
-    """Activations are multiplied by the number of copies of the rows, and `exact` adds the values of its gates."""
+    """Activations are multiplied by the number of copies of the rows. The cost `exact` adds the values of its gates."""
     plain = Demand.of(Config(), 16, "bf16", True)
-    das = DasOptions(contrast_cost=cost, soft_mask="gradient")  # this mask holds no memory
+    das = DasOptions(contrast_cost=cost, soft_mask="gradient")  # a mask of gradients holds no memory
     compared = Demand.of(Config(method=MethodConfig("das"), method_options=das), 16, "bf16", True)
     assert compared == replace(plain, copies=copies, method=compared.method)
     values = ROBERTA.heads + ROBERTA.inner + ROBERTA.hidden
@@ -326,7 +326,7 @@ def with_masks(name: str, embeddings: bool) -> tuple[torch.nn.Module, int]:
 @pytest.mark.parametrize("embeddings", [False, True])
 @pytest.mark.parametrize("name", MASKED)
 def test_memory_of_masks_and_of_their_results(name: str, embeddings: bool, tmp_path) -> None:
-    """Masks need equal memory at every ZeRO stage. In fp32, the masked copies of the parameters count as casts."""
+    """Masks need the same memory at every ZeRO stage. In fp32, masked copies of parameters are estimated like casts."""
     random_model(name).save_pretrained(tmp_path)
     size = model_size(tmp_path)
     model, held = with_masks(name, embeddings)

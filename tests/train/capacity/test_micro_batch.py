@@ -44,7 +44,7 @@ def test_the_first_size_that_runs_is_chosen() -> None:
 
     assert largest_that_runs(run, [8, 4, 2, 1]) == 2
     assert tried == [8, 4, 2]
-    # 1 is chosen although it fails, and training will report the error
+    # if even a micro-batch of 1 fails, 1 is chosen, and training then reports the error
     assert largest_that_runs(lambda _: run(9), [2, 1]) == 1
     with pytest.raises(RuntimeError, match="another"):
         largest_that_runs(fail, [2, 1])
@@ -55,7 +55,7 @@ def fail(size: int) -> None:
 
 
 class Noted(Method):
-    """Imitates a method that adds to the loss, and checks that each call comes from a rank that runs by itself."""
+    """Imitates a method that adds to the loss, and checks that a rank calls it without waiting for other ranks."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -91,7 +91,7 @@ def test_a_trial_runs_backward_and_frees_its_memory(precision: Any) -> None:
 def chosen(
     memory_gib: list[float], fails_above: list[int] | None, training: dict[str, Any], folder: Path | None = None
 ) -> tuple[int, int]:
-    """Returns the micro-batch and accumulation that a rank with an imitated device chooses.
+    """Returns the micro-batch and the number of accumulation steps that a rank with an imitated device chooses.
 
     The device is a GPU if `fails_above` is set. Trials with more rows than the rank's entry then run out of memory.
     """

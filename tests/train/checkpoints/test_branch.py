@@ -42,7 +42,7 @@ CORPUS = Toy("corpus", "prepare", idle)
 
 
 def stage(training: TrainingConfig, **changes) -> Stage:
-    """Returns a training stage with the configuration and further entries of its identity."""
+    """Returns a training stage whose key depends on the configuration and on `changes`."""
     identity = {"training": what(training), "seed": 1, **changes}
     return Toy("run", "train", idle, identity, CORPUS)
 
@@ -275,7 +275,7 @@ def test_a_longer_run_ends_as_if_trained_from_scratch(ranks, store: Store, world
 
 
 def test_a_run_that_was_killed_while_it_stored_its_state_stores_it_again(ranks, tmp_path) -> None:
-    """The existing folder may be incomplete and may belong to a run with another number of ranks."""
+    """The killed run leaves a folder that may be incomplete and may come from another number of ranks."""
     torn = tmp_path / BRANCHES / "step-00000008"
     torn.mkdir(parents=True)
     (torn / "seal-1-of-3.json").write_text("{}")
@@ -299,7 +299,7 @@ def test_a_damaged_state_is_skipped_and_named(store: Store, capsys) -> None:
 
 def test_a_state_of_another_user_is_skipped(store: Store, capsys) -> None:
     source = kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
-    seal(source)  # signed with another key
+    seal(source)  # signs the state with another user's key
     assert start(store, settings()) == []
     assert f"{source} is skipped: seal-0-of-1.json is not signed by this user's key" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""Tests saving and finding checkpoints on one rank. test_retain and test_engine test their content."""
+"""Tests saving and finding checkpoints on one rank. test_retain and test_engine test what checkpoints contain."""
 
 import shutil
 import tempfile
@@ -156,7 +156,7 @@ class Clock:
 
 
 def failing(run: Checkpoints, monkeypatch: pytest.MonkeyPatch, happen: Callable[[float], None]) -> float:
-    """Fails a step after a checkpoint, and returns the seconds until the error ends the rank."""
+    """Raises an error in the step after a checkpoint. Returns the seconds until the error ends the rank."""
     monkeypatch.setattr(checkpoint, "time", clock := Clock(happen))
     run.save(Progress(5))
     with pytest.raises(RuntimeError, match="Connection closed by peer"), run.arriving():

@@ -39,7 +39,7 @@ KNOWN: dict[str, dict[str, Any]] = {
     "das": {"importance": "none"},
     "elle without recovery": {**STRONG["elle"], "recovery_fraction": 0.0},
 }
-"""Methods and their options, keyed by a name that begins with the kind of the method."""
+"""Options of methods, keyed by a name that begins with the kind of the method."""
 DEPENDING = ("average", "elle", "hat", "hat of the model", "cpt")
 SOURCES, GENERAL, BATCH = [900], [700], 50
 
@@ -75,7 +75,7 @@ def tensors_of(state: Any) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_methods_declaration_is_true(ranks: Any, past: dict[str, Path], name: str) -> None:
-    """If a method declares no dependence, its states at the branch are identical in both runs, bit for bit."""
+    """A method that declares no dependence on the run's length has equal early states in a short and a long run."""
     if name in STRONG:
         run = run_of(name, past, Case(training=WSD, micro_batch=4))
     elif kind_of(name) == "elle":

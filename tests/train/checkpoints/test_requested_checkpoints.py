@@ -59,7 +59,7 @@ def test_a_request_is_seen_once(tmp_path: Path, clock: Clock) -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> list[float]:
-    """Returns the times at which Ray Train was asked for a notice. In these tests, Ray Train never has a notice."""
+    """Returns the times at which Ray Train was asked for a pre-emption notice. In these tests, it never has one."""
     asked: list[float] = []
     monkeypatch.setattr("ray.train.get_preemption_info", lambda: asked.append(clock.now))
     return asked
@@ -96,7 +96,7 @@ def test_a_notice_leads_to_checkpoints_at_once_and_before_the_end(
 def test_all_ranks_end_after_the_last_checkpoint(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, deadline: float
 ) -> None:
-    """Steps after that checkpoint would be lost with the node."""
+    """The run ends right after its last checkpoint, because later steps would be lost with the node."""
     noticed: Any = SimpleNamespace(deadline_ms=deadline * 1000)
     monkeypatch.setattr("ray.train.get_preemption_info", lambda: noticed)
     requests, ended = CheckpointRequests(looks=True, nodes_may_go=True), list[float]()
@@ -141,7 +141,7 @@ def ended_at(folder: Path, last: int) -> tuple[list[int], str]:
 def test_all_ranks_end_with_a_checkpoint_after_the_same_step(ranks, tmp_path: Path) -> None:
     (tmp_path / END_FILE).touch()
     assert ranks(2).run(ended_at, tmp_path, 3) == [([1], "training stopped after step 1 of 3, with a checkpoint")] * 2
-    assert ranks(2).run(ended_at, tmp_path, 1) == [([1], "")] * 2  # the last step is done, so the run is finished
+    assert ranks(2).run(ended_at, tmp_path, 1) == [([1], "")] * 2  # no error: step 1 is the run's last step
 
 
 def test_all_ranks_save_after_the_same_step(ranks) -> None:

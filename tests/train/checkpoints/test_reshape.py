@@ -8,12 +8,12 @@ from adapt.train.checkpoints.reshape import TAG
 from adapt.train.checkpoints.stored_checkpoints import WEIGHTS_FILE, weights_in_file
 from tests.train.toy import Case, assert_close, build, reference, train
 
-SHAPES = [(1, 0), (2, 0), (2, 1), (1, 2), (2, 2), (1, 3), (2, 3)]  # pairs of number of ranks and ZeRO stage
+SHAPES = [(1, 0), (2, 0), (2, 1), (1, 2), (2, 2), (1, 3), (2, 3)]  # (number of ranks, ZeRO stage)
 CHANGES = [
-    # other number of ranks
+    # the number of ranks changes
     *[((2, 0), (1, 0)), ((2, 2), (1, 2)), ((1, 2), (2, 2)), ((2, 3), (1, 3)), ((1, 3), (2, 3))],
-    *[((2, 0), (2, 2)), ((1, 0), (1, 3)), ((2, 2), (2, 0)), ((2, 3), (2, 0)), ((2, 1), (2, 2))],  # other ZeRO stage
-    # other number of ranks and other ZeRO stage
+    *[((2, 0), (2, 2)), ((1, 0), (1, 3)), ((2, 2), (2, 0)), ((2, 3), (2, 0)), ((2, 1), (2, 2))],  # the stage changes
+    # the number of ranks and the ZeRO stage change
     *[((2, 2), (1, 3)), ((1, 3), (2, 1)), ((1, 0), (2, 3)), ((2, 3), (1, 0))],
 ]
 

@@ -60,7 +60,7 @@ def empty_seals(folder: Path) -> None:
 
 
 def other_world(folder: Path) -> None:
-    """Adds a seal of a run with one rank to a checkpoint that was written by two ranks."""
+    """Adds the seal of a single-rank run to a checkpoint that two ranks wrote."""
     (folder / "seal-0-of-1.json").write_text("{}")
 
 

@@ -108,7 +108,7 @@ def test_a_checkpoint_of_an_earlier_version_counts_if_it_is_older_than_the_key(t
     assert is_whole(folder)
     assert digests_of(folder) == {}
     assert forgery_in(folder, replace(SEALING, secret=Secret(b"k", now + 1))) is None
-    # changes the modification time but not the status time, which counts
+    # an old modification time does not help: the status time (ctime) is compared, and it is still recent
     os.utime(folder / "state" / "optimizer-0.pt", (1, 1))
     assert forgery_in(folder, replace(SEALING, secret=Secret(b"k", now - 1))) == "seal-0-of-2.json is not signed"
     assert forgery_in(folder, replace(SEALING, secret=Secret(b"k", None))) == "seal-0-of-2.json is not signed"
