@@ -211,12 +211,12 @@ def merge(config: Source = None, /, **fields: Any) -> Run[Merged]:
 
 
 def ensemble(config: Source = None, /, **fields: Any) -> Run[Ensembled]:
-    """Evaluates the mean prediction of the models in `ensemble={"models": [...]}`. Arguments as for `dapt`."""
+    """Evaluates the mean prediction of the models in `ensemble={"models": [...]}`. Arguments are as for `dapt`."""
     return _run("ensemble", config, fields)
 
 
 def distil(config: Source = None, /, **fields: Any) -> Run[Adapted]:
-    """Trains a student to imitate the models in `distill={"teachers": [...]}`. Takes and returns the same as `dapt`."""
+    """Trains a student to imitate the models in `distill={"teachers": [...]}`. Arguments and result as for `dapt`."""
     return _run("distil", config, fields)
 
 
@@ -344,7 +344,7 @@ def chain(
 
     Args:
         file: the path of the file, or the name of a recipe, such as `study`.
-        only: the values to run of each set that the file sweeps over, keyed by set, such as `{"task": ["acl_arc"]}`.
+        only: the members to run of each set that the file sweeps over, keyed by set, such as `{"task": ["acl_arc"]}`.
         fields: sections or fields of the configuration for all stages.
         **let: values of variables, which replace the values in the file's section `let`, such as `data="/data"`.
 
@@ -421,7 +421,7 @@ def plan(job: str, config: Source = None, /, **fields: Any) -> Plan:
 
 @contextmanager
 def _session() -> Iterator[None]:
-    """Runs library code. At its end, restores environment, loggers and signal handlers. Ctrl-C also closes Ray."""
+    """Runs the block. Afterwards restores environment, loggers and signal handlers. On ctrl-C also shuts down Ray."""
     with as_library():
         try:
             yield
@@ -457,7 +457,7 @@ def configuration(kind: Kind, config: Source, fields: Mapping[str, Any]) -> Conf
 
 
 def arguments_of(config: Source, fields: Mapping[str, Any]) -> list[str]:
-    """Returns command-line arguments that give the configuration `config` with `fields` replaced.
+    """Returns command-line arguments for the configuration `config` with the fields in `fields` replaced.
 
     Raises:
         ConfigError: a configuration file does not exist.

@@ -1,6 +1,6 @@
 """Measures how much each technique of the training core, such as packing, speeds up training.
 
-A figure is the speed with all techniques, divided by the speed without one technique.
+Each figure is the training speed with all techniques, divided by the speed with one technique switched off.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ STEPS, WARM_UP = 3, 1
 
 
 def measure(options: Options) -> Result:
-    """Measures the small model on long texts and on short lines. With `--quick`, it uses long texts only."""
+    """Measures the small model on long texts and on short lines. With `--quick`, only long texts are measured."""
     modes = ("grouped",) if options.quick else ("grouped", "lines")
     result = Result({})
     for mode in modes:

@@ -1,7 +1,7 @@
 """Measures the time that the chain runner adds to each stage, and the time to plan a study of 10,000 stages.
 
 `stage_overhead_ms` is the time per stage of a chain of 20 stages that each write one line, in one process. The runner
-spends this time on keys, locks, records and files. `plan_10k_s` is the time of a whole `dontstop chain plan` for 2,000
+spends this time on keys, locks, records and files. `plan_10k_s` is the time that `dontstop chain plan` takes for 2,000
 fine-tuning settings with five seeds each.
 """
 

@@ -35,7 +35,7 @@ GAINS = [
 
 
 def gains(found: Study) -> Iterator[Line]:
-    """Yields a line for each claim about two recipes: their difference on average over tasks and on each task."""
+    """Yields a line for each claim about two recipes, with their difference averaged over tasks and on each task."""
     for claim, recipe, baseline in GAINS:
         compared = compare_all(collect(replace(found, baseline=baseline)))
         if recipe not in compared.average:
@@ -56,7 +56,7 @@ def direction(found: RecipeCompared) -> str:
 
 
 def harder_tasks(found: Study) -> Iterator[Line]:
-    """Yields the rank correlation over tasks of the score before adaptation with the gain of DAPT and DAPT+TAPT."""
+    """Yields, for DAPT and DAPT+TAPT, the rank correlation over tasks between gain and score before adaptation."""
     results = collect(found)
     compared = compare_all(results)
     for recipe in ("DAPT", "DAPT+TAPT"):
@@ -72,7 +72,7 @@ def harder_tasks(found: Study) -> Iterator[Line]:
 
 
 def _correlation(one: list[float], other: list[float]) -> tuple[float, float]:
-    """Returns Spearman's rank correlation, and its p value over all permutations."""
+    """Returns Spearman's rank correlation and the p value of its permutation test."""
 
     def statistic(values: list[float]) -> float:
         return float(spearmanr(values, other).statistic)
@@ -82,7 +82,7 @@ def _correlation(one: list[float], other: list[float]) -> tuple[float, float]:
 
 
 def forgetting(found: Study) -> Iterator[Line]:
-    """Yields the change of the loss on general text in each DAPT run."""
+    """Yields how much each DAPT run changes the loss on general text."""
     changes = {
         "-".join(entry.values.values()): entry.result.losses["general"].change
         for entry in found.entries
@@ -96,7 +96,7 @@ def forgetting(found: Study) -> Iterator[Line]:
 
 
 def loss_matrix(found: Study) -> Iterator[Line]:
-    """Checks that each domain's lowest loss is the loss of the model adapted to this domain."""
+    """Checks that, on each domain, the model adapted to this domain has the lowest loss of all models."""
     for entry in found.entries:
         if entry.record.stage != "compare":
             continue

@@ -35,10 +35,10 @@ class Result:
     details: list[tuple[str, str]] = field(default_factory=list)
     """Further rows of the printed table: a label and a value."""
     ratios: dict[str, Ratio] = field(default_factory=dict)
-    """For each figure that compares two alternatives, such as our code and a peer, their ratio in each round."""
+    """Ratios per round of each figure that compares two alternatives, such as our code and another library."""
 
     def compare(self, figure: str, ratio: Ratio) -> None:
-        """Adds a figure that compares two alternatives. Its value is the median of their ratio over rounds."""
+        """Adds a figure that compares two alternatives. Its value is the median over rounds of their ratio."""
         self.figures[figure] = ratio.middle
         self.ratios[figure] = ratio
 

@@ -27,9 +27,9 @@ def write_jsonl(path: Path, megabytes: float, data: Path | None, salt: str = "")
 
 
 def some_texts(megabytes: float, data: Path | None) -> list[str]:
-    """Returns texts of about the given total size from all parts of the shared corpora, or of Python's documentation.
+    """Returns about `megabytes` MB of texts, sampled evenly from the shared corpora or from Python's documentation.
 
-    Each document occurs once. If there is too little text, documents are repeated, each with a number before it.
+    Each document occurs once. If there is too little text, documents are repeated, with a number before each repeat.
     """
     texts = _texts(data)
     size = sum(len(text.encode()) for text in texts) / 1e6

@@ -1,6 +1,6 @@
 """Measures memory and disk space while a corpus is prepared. Memory must not grow with the corpus.
 
-Memory is the sum over all processes (driver, Ray, workers), sampled twice per second; the figure is the largest sum.
+Memory is the sum over all processes (driver, Ray, workers), sampled twice per second; the figure is the maximum.
 Pages that several processes share are divided among these processes (proportional set size, PSS).
 """
 

@@ -1,7 +1,7 @@
 """Measures the speed of preparing a corpus, relative to transformers' script run_mlm and to the tokenizer alone.
 
 Our side is the whole stage `prepare`, from jsonl to token shards, on a running local Ray. The peer is the code of
-run_mlm. It loads the same jsonl, then tokenizes and groups texts by `datasets.map` with two processes. The third side
+run_mlm. It loads the same jsonl, then tokenizes and groups texts with `datasets.map` in two processes. The third side
 only runs the tokenizer on texts in memory, with one thread per core.
 """
 

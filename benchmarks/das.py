@@ -1,4 +1,4 @@
-"""Runs training steps with methods against forgetting, and DAS's measurement of importance, for benchmarks of cost."""
+"""Runs training steps with methods against forgetting, and DAS's importance measurement, for the cost benchmarks."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ in our training loop. Steps alternate in one process. Each time is the median ov
 step of the same round. `_flops` is the ratio of operation counts, and `_memory` the ratio of peak memory, for which
 each side runs in a new process. `importance_steps` is the time to measure importance for general knowledge on 10
 batches of 64 rows, divided by the time of a plain step of the paper's 248 rows. `importance_steps_domain` is the same
-for importance for a domain. On CPUs, steps and batches have fewer rows, and times are scaled by rows.
+for importance for a domain. On CPUs, steps and batches have fewer rows, and times are scaled up accordingly.
 """
 
 import os
@@ -112,7 +112,7 @@ def _operations(plan: Plan) -> dict[str, float]:
     """Returns the floating-point operations per token of training steps and of measuring importance.
 
     Measuring importance takes a forward pass and a backward pass that computes no gradients of weights. For general
-    knowledge, each text passes twice (two views), and the model's output head is not used.
+    knowledge, each text passes through the model twice (two views), and the model's output head is not used.
     """
     from adapt.method.table import method_of
     from adapt.model.size import model_size

@@ -5,8 +5,9 @@ measurements that differ in rows and dropout. `agreement` is the rank correlatio
 third is how much the held-out loss rises when the most important tenth of each layer's units is switched off. A larger
 rise is better.
 
-Models are then trained on the second domain, once with this project's DAS and once per variant. Each variant changes
-one part: as published, left out, or with another setting. Differences are paired by seed, with 95% intervals. Example:
+Models are then trained on the second domain, once with this project's DAS and once per variant. In each variant, one
+part of DAS works as published, is left out, or has another setting. Differences are paired by seed, with 95%
+intervals. Example:
 python -m benchmarks.das_deviations --data ../shared/data --models ../shared/models
 """
 

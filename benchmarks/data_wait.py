@@ -27,8 +27,8 @@ TARGETS = {
 }
 ROWS, LENGTH = 32, 128
 WINDOW_TOKENS = 2**15
-"""Number of tokens in a window of streamed text. It is smaller than in jobs, so that a short run crosses borders of
-windows, where waits occur."""
+"""Number of tokens in a window of streamed text. It is smaller than in jobs, so that a short run reaches the
+boundaries between windows, where waits occur."""
 
 
 def measure(options: Options) -> Result:
@@ -82,7 +82,7 @@ def train(feed: str, file: Path, models: Path | None, steps: int) -> dict[str, f
 
 
 def cores(feed: str, file: Path, models: Path | None, seconds: float) -> float:
-    """Returns the number of cores that reading takes. Measures for `seconds` after as long a time for warming up."""
+    """Returns the number of cores that reading takes. Measures for `seconds`, after a warm-up of equal length."""
     from adapt.config import ResourcesConfig
     from adapt.ray.runtime import connect
     from benchmarks.ours import alone
@@ -97,7 +97,7 @@ def cores(feed: str, file: Path, models: Path | None, seconds: float) -> float:
                 next(found)
                 time.sleep(0.25)
             used = (_cpu_seconds() - before) / (time.monotonic() - began)
-    time.sleep(5)  # the readers end
+    time.sleep(5)  # waits until the reader processes have ended
     began, before = time.monotonic(), _cpu_seconds()
     time.sleep(seconds)
     return used - (_cpu_seconds() - before) / (time.monotonic() - began)

@@ -1,9 +1,9 @@
 """Measures precision, recall and speed of finding near duplicates among 20,000 documents, compared with datasketch.
 
 The texts are real (from --data, or Python's language reference). Some are copies of other texts with random edits,
-which depend on a seed. The truth is the exact Jaccard similarity of every pair that shares a shingle. `precision`:
-share of dropped documents that are similar to another document, at or above the threshold. `recall`: share of pairs at
-or above the threshold whose documents end in the same cluster.
+which depend on a seed. The ground truth is the exact Jaccard similarity of every pair that shares a shingle.
+`precision`: share of dropped documents whose similarity to another document reaches the threshold. `recall`: share of
+pairs at or above the threshold whose documents end up in the same cluster.
 `ratio_to_datasketch`: our documents per second, divided by datasketch's. Both run in one process and one thread.
 """
 
@@ -31,7 +31,7 @@ from benchmarks.rounds import alternate
 TARGETS = {"precision": (">=", 0.95), "recall": (">=", 0.9), "ratio_to_datasketch": (">=", 2.0)}
 RULE = DuplicateRule(near=True)
 COMMON = 200
-"""Shingles that more documents than this contain are not used to find pairs. Similar documents also share rarer
+"""Shingles that occur in more than this many documents are not used to find pairs. Similar documents also share rarer
 shingles."""
 CHUNK = 2000
 FILE = "corpora/cs_acl_abstracts.jsonl.gz"
@@ -128,7 +128,7 @@ def ours(data: Path | None, documents: int) -> tuple[float, np.ndarray, np.ndarr
 
 
 def theirs(data: Path | None, documents: int) -> tuple[float, int]:
-    """Returns the time [s], and the number of documents for which datasketch finds an earlier duplicate."""
+    """Returns the time [s], and how many documents duplicate an earlier document according to datasketch."""
     from datasketch import MinHash, MinHashLSH
 
     texts = texts_of(data, documents)

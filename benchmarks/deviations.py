@@ -81,13 +81,13 @@ class Variant:
 
     general: str | None = PRODUCT
     first: str = PRODUCT
-    """Key in WAYS of the way to measure importance for the first domain.
+    """Key in WAYS that selects how importance for the first domain is measured.
 
-    The field `general` is the key of the way to measure importance for general knowledge. If it is None, that
-    importance is not measured.
+    The field `general` selects how importance for general knowledge is measured. If it is None, importance for general
+    knowledge is not measured.
     """
     swapped: Callable[[], AbstractContextManager[Any]] = nullcontext
-    """Context manager that replaces a part of our DAS by the published code."""
+    """Context manager that replaces a part of our DAS with the published code."""
     das: DasOptions | None = field(default_factory=DasOptions)
     """Options of DAS, or None for plain training."""
     rate: float = 1.0
@@ -155,7 +155,7 @@ class Seed:
         return self.domains.model(None if about == "general" else self.learnt)
 
     def batches(self, half: int) -> list[tuple[int, Batch]]:
-        """Returns one of two halves of the rows drawn from the first domain, as batches."""
+        """Returns one half (0 or 1) of the rows drawn from the first domain, as batches."""
         text = self.domains.texts["first"]
         return text.batches(text.drawn(MEASURED, self.seed + 1_000)[half::2])
 
@@ -232,7 +232,7 @@ def _whole(halves: list[Sizes]) -> dict[Kind, Tensor]:
 
 
 def agreement(one: Sizes, other: Sizes) -> float:
-    """Returns the mean over layers and kinds of unit of Spearman's correlation between two measurements."""
+    """Returns Spearman's correlation between two measurements, averaged over layers and kinds of unit."""
     return mean(
         float(spearmanr(a, b).statistic)
         for kind in one

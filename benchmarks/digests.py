@@ -13,8 +13,8 @@ from pathlib import Path
 from benchmarks.common import Options, Result, main, workplace
 
 TARGETS = {"seal_share": ("<=", 0.6)}
-"""Maximum share of the time that is spent on signing. Files go to the page cache, so the share is larger than on a real
-disk."""
+"""Maximum share of the time that is spent on signing. Files are written to the page cache, so the share is larger than
+with a real disk."""
 
 
 def measure(options: Options) -> Result:

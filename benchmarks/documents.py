@@ -4,7 +4,7 @@ The documents are made from --data or from Python's language reference: web page
 ten pages, and Word documents. `ratio_html` and `ratio_pdf`: documents per second of our reader in one process, divided
 by the documents per second of resiliparse and pypdfium2, called directly. Our reader parses each document in a second
 process with limits on time and memory, detects encodings, removes headers and footers of pages, and counts unreadable
-documents. `ratio_ray`: documents per second of Ray Data, which reads a folder of all documents on all cores as stage
+documents. `ratio_ray`: documents per second when Ray Data reads a folder of all documents on all cores, as stage
 `prepare` does, divided by the documents per second of the same libraries in one process. The start of Ray and of
 processes is not measured.
 """
@@ -71,7 +71,7 @@ def _rate(name: str, files: dict[str, list[Path]], seconds: float) -> str:
 
 
 def made(folder: Path, data: Path | None, number: int) -> dict[str, list[Path]]:
-    """Writes documents, and returns their files by format. A tenth are PDF files, which are slow to create."""
+    """Writes documents, and returns their files by format. One in ten is a PDF file; these are slow to create."""
     texts = [re.sub("[^ -~]|[<&]", " ", text) for text in texts_of(data, 5000)]
     files: dict[str, list[Path]] = {"html": [], "pdf": [], "docx": []}
 

@@ -2,7 +2,8 @@
 
 `npmi`: mean normalized pointwise mutual information of the top ten words of VAMPIRE's topics, on the training texts.
 `accuracy_...`: share of test texts whose newsgroup is the majority among the ten nearest train texts, by cosine.
-VAMPIRE and TF-IDF learn from the train texts. `transformer` is a small model, and `static` uses its token embeddings.
+VAMPIRE and TF-IDF learn from the train texts. `transformer` is a small pretrained model, and `static`
+uses only the token embeddings of this model.
 Each text is cut to 1,000 characters. `--quick` uses a thirtieth of the texts, too few for good topics.
 """
 
@@ -31,7 +32,7 @@ TARGETS = {
 }
 NEIGHBOURS = 10
 CHARACTERS = 1000
-"""Number of characters of a text that are embedded."""
+"""Number of characters at the beginning of each text that are embedded."""
 QUICK_VAMPIRE = {"epochs": 20, "annealing_steps": 50}
 
 

@@ -127,7 +127,7 @@ def streamed(place: Place) -> None:
 
 
 def tapt(place: Place) -> None:
-    """Runs TAPT with random text of a pool, then fine-tunes with two seeds."""
+    """Runs TAPT with random documents from a pool, then fine-tunes with two seeds."""
     task = place.task("acl_arc")
     pool = {"pool_paths": place.corpus("cs_acl_abstracts", 400), "per_example": 2}
     adapted = place.run("tapt", place.small(name="tapt", task=task, tapt={"batch_examples": 16}, select=pool))
@@ -193,7 +193,10 @@ def collected(place: Place) -> Found:
 
 
 def numbered(results: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Numbers the results that share a name, in the order of their values, because keys differ between runs."""
+    """Numbers the results that share a name, in the order of their values.
+
+    The stages' keys cannot determine the order, because they differ between runs.
+    """
     seen: Counter[str] = Counter()
     found = {}
     for name, result in sorted(results):
@@ -229,7 +232,7 @@ def numbers(values: Any, name: str = "") -> Iterator[tuple[str, float]]:
 
 
 def tables(page: Path) -> Iterator[tuple[str, str]]:
-    """Yields the numbers of each table of a report with the heading above the table."""
+    """Yields, for each table of a report, the heading above the table and the numbers in the table."""
     part = title = ""
     rows: dict[str, list[str]] = {}
     for line in page.read_text().splitlines():
@@ -242,7 +245,7 @@ def tables(page: Path) -> Iterator[tuple[str, str]]:
 
 
 def compared(old: Found, new: Found) -> str:
-    """Describes whether all results are equal, and which results differ, are missing or have another name."""
+    """Describes whether all results are the same, and lists results that differ, are missing or have a new name."""
     names: dict[bool, list[str]] = {True: [], False: []}
     for kind, before in old.items():
         after = new.get(kind, {})

@@ -16,7 +16,7 @@ TASKS = ("scicite", "chemprot", "imdb")
 LABELS = (100, 300, 1000)
 """Numbers of labelled examples. Each larger set contains the smaller sets."""
 MOST = {"dev": 250, "test": 2500}
-"""Largest number of examples of a split."""
+"""Maximum number of examples in a split."""
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ VOCABULARY, MEAN_LENGTH, LONGEST, BATCH = 8000, 100, 256, 32
 
 
 def measure(options: Options) -> Result:
-    """Compares our decoder with the plain loop, without and with prompts, and then two actors with one actor."""
+    """Compares our decoder with the plain loop, without and with prompts. Then compares two actors with one."""
     texts = 96 if options.quick else 512
     result = Result({}, [("texts", str(texts)), ("batch", str(BATCH))])
     with workplace() as folder:
@@ -104,14 +104,14 @@ def compared(path: str, texts: int, longest_prompt: int) -> list[tuple[float, fl
 
 
 def rate(side: Callable[[int, int], int], seed: int, texts: int) -> float:
-    """Returns the tokens per second of one of the two ways to generate."""
+    """Returns the tokens per second of `side`, which is our decoder or the plain loop."""
     began = time.perf_counter()
     tokens = side(seed, texts)
     return tokens / (time.perf_counter() - began)
 
 
 def ours(path: str, prompts: list[list[int]]) -> Callable[[int, int], int]:
-    """Returns a function that generates from the first prompts with our decoder, and returns the number of tokens."""
+    """Returns a function that generates with our decoder and counts the tokens. It uses the first `texts` prompts."""
     from adapt.generate.decoder import Decoder
     from adapt.generate.sampling import Request
     from adapt.model.locate import Pretrained
@@ -122,7 +122,7 @@ def ours(path: str, prompts: list[list[int]]) -> Callable[[int, int], int]:
 
 
 def plain(path: str, prompts: list[list[int]]) -> Callable[[int, int], int]:
-    """Returns a function that generates with `model.generate`, batch by batch, with prompts padded on the left."""
+    """Returns a function that generates with `model.generate` in left-padded batches and counts the tokens."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -145,7 +145,7 @@ def plain(path: str, prompts: list[list[int]]) -> Callable[[int, int], int]:
 
 
 def on_ray(path: str, root: str, tokens: int, actors: int) -> float:
-    """Returns the tokens per second of a number of actors together, without the time in which they start."""
+    """Returns the tokens per second that `actors` actors generate in total. Their start-up time is not counted."""
     import shutil
 
     import ray

@@ -11,7 +11,8 @@ long enough for several failures.
 With `--folder`, each call runs one part of at most `--part` minutes and continues where the last call ended, until the
 run is complete and the table is printed. A part ends at a failure, which then counts as a failure of the driver. The
 next call starts the driver again, as in one long run. If no failure is near the end of a part, the end is an additional
-failure of the driver. An interrupted call counts in the same way, with its time up to the interruption.
+failure of the driver. If a call is interrupted, its time up to the interruption counts, and the
+interruption is a failure of the driver too.
 """
 
 import json
@@ -52,7 +53,7 @@ class Schedule:
     seed: int
 
     def failures(self) -> Iterator[tuple[float, bool, int]]:
-        """Yields failures: seconds since the first step, whether the driver is killed, and otherwise which rank."""
+        """Yields per failure: seconds since the first step, whether the driver is killed, and otherwise which rank."""
         draw, at = random.Random(self.seed), 0.0
         while (at := at + draw.expovariate(1 / self.between_s)) < self.length_s:
             yield at, draw.random() < DRIVER_SHARE, draw.randrange(2)
@@ -62,7 +63,7 @@ class Schedule:
 
         Args:
             done_s: length of all earlier parts [s].
-            part_s: largest length of the part [s].
+            part_s: maximum length of the part [s].
         """
         if self.length_s - done_s <= part_s:
             return self.length_s
@@ -125,7 +126,7 @@ def measure(schedule: Schedule, folder: Path, part_s: float) -> tuple[HeldTime, 
     Args:
         schedule: the failures.
         folder: folder of the run, with the state of earlier parts.
-        part_s: largest length of the part [s].
+        part_s: maximum length of the part [s].
 
     Returns:
         The held time of the run, with rows for the printed table. None if the run is not complete.
@@ -181,7 +182,7 @@ def measure(schedule: Schedule, folder: Path, part_s: float) -> tuple[HeldTime, 
 
 
 def arguments_for(folder: Path, root: Path) -> list[str]:
-    """Returns the arguments of the job. Creates model and text, or reuses the model and text of an earlier part."""
+    """Returns the arguments of the job. Creates the model and the text unless an earlier part has created them."""
     from transformers import BertConfig, BertForMaskedLM
 
     if (folder / _ARGUMENTS).exists():

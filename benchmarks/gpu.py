@@ -1,7 +1,7 @@
 """Measures training on one GPU: speed relative to transformers' Trainer with its best settings, and FLOPs utilization.
 
 Model FLOPs utilization (MFU) is relative to the rate of large matrix products measured on the device. `--quick` runs a
-small case anywhere. `--cases base_grouped base_lines` runs these cases only.
+small case anywhere. `--cases base_grouped base_lines` runs only these cases.
 """
 
 import tempfile
@@ -36,7 +36,7 @@ class Comparison:
     compiled: bool = False
     """Whether both sides use torch.compile."""
     peer_passes: int = 1
-    """Number of forward passes per step of the Trainer. Its padded batches need more memory than our packed batches."""
+    """Number of forward passes per Trainer step. The Trainer's padded batches need more memory than our packed ones."""
 
     @property
     def name(self) -> str:
@@ -111,7 +111,7 @@ def _in(process: ProcessPoolExecutor, train: Callable[..., dict[str, Any]], *arg
 
 
 def _alone(train: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-    """Runs a training run, and frees its memory on the GPU for the other process."""
+    """Trains in this process, and then frees the GPU memory for the process of the other side."""
     import gc
 
     import torch

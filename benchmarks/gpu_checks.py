@@ -69,10 +69,10 @@ def _difference(causal: bool, window: int | None, key_heads: int, buckets: bool)
 
 
 def _dropout_difference(causal: bool, key_heads: int) -> float:
-    """Returns the largest relative difference of attention with dropout from its definition in fp64.
+    """Returns the largest relative difference between attention with dropout and an fp64 reference.
 
-    With one-hot values, the outputs are the weights after dropout, which shows the weights that were dropped. The same
-    seed drops the same weights again, with other values.
+    A first call with one-hot values outputs the attention weights, which shows the dropped weights. A second call with
+    the same seed drops the same weights, and computes the attention that is compared.
     """
     import torch
 

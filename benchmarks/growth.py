@@ -3,10 +3,10 @@
 A small model grows by a layer and a head and learns a domain (PubMed). Then models of the same architecture with random
 weights learn the same text, each with its own learning-rate decay, at the best of four peak rates. Their training
 length doubles until one of them reaches the grown model's loss on held-out rows. `tokens_ratio` is the number of tokens
-that this model was trained on, divided by the number of tokens of the grown model. The number is interpolated between
-lengths on a log scale. If no length reaches the loss, the figure is the longest length (a lower bound), and the details
-say so. Tokens that the small model learnt from earlier are not counted. No time is measured, so other load cannot
-matter.
+after which training from scratch reaches this loss (interpolated between lengths on a log scale), divided by the number
+of tokens that the grown model was trained on. If no length reaches the loss, the figure is the longest length (a lower
+bound), and the details say so. Tokens of the small model's earlier training are not counted. No time is measured, so
+other load cannot matter.
 """
 
 import math

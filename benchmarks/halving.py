@@ -1,6 +1,6 @@
 """Compares ASHA with random search at equal budget, and measures the time until a stopped trial's workers are free.
 
-The two searches are compared by their losses after equally many steps and not by time, so they do not alternate. The
+The two searches are compared by their losses after the same number of steps, not by time, so they do not alternate. The
 time from a stop until the workers are free is compared only with an upper bound. The range of this time covers all
 stops; the time is *noisy* if processes waited for cores while ASHA ran (`benchmarks.rounds`).
 """
@@ -15,7 +15,7 @@ from unittest.mock import patch
 from benchmarks.rounds import Ratio, Watch
 
 SAMPLES, FEWER = 27, 3
-"""Number of trials of ASHA in the full and the quick form, in addition to the trial of the untuned configuration."""
+"""Number of ASHA's trials without and with `--quick`, in addition to the trial of the untuned configuration."""
 REDUCTION, TURNS, FEWER_TURNS = 3, 3, 2
 
 
@@ -27,8 +27,8 @@ class Halving:
     """Lowest dev loss that ASHA found. The field `random` is the lowest dev loss that random search found."""
     random: float
     asha_steps: int
-    """Number of steps of all trials of ASHA, without the trial of the untuned configuration. The field `random_steps`
-    is the number for random search."""
+    """Total number of steps of ASHA's trials, without the trial of the untuned configuration. The field
+    `random_steps` is the number for random search."""
     random_steps: int
     random_trials: int
     stop_to_free_s: Ratio
@@ -63,7 +63,7 @@ def halving(arguments: Sequence[str], steps: int, quick: bool) -> Halving:
 
 
 def _found(arguments: Sequence[str]) -> tuple[dict[str, Any], dict[int, int]]:
-    """Runs a search. Returns its metrics, and the step where longer trials branch off, keyed by length of a trial."""
+    """Runs a search. Returns its metrics, and the step where longer trials branch off, keyed by trial length."""
     from adapt.runner import Store, ensure
     from adapt.stage.context import root_of
     from adapt.train.schedule import branch_step
@@ -77,7 +77,7 @@ def _found(arguments: Sequence[str]) -> tuple[dict[str, Any], dict[int, int]]:
 
 
 def _steps(row: Mapping[str, Any], branches: Mapping[int, int]) -> int:
-    """Returns the number of steps of a trial. Each length continues where the previous length's cooldown started."""
+    """Returns the total steps of a trial. Each longer run branches off where the shorter run's cooldown began."""
     lengths = sorted(map(int, row["turns"]))
     return sum(
         length - (branches[before] if before else 0) for before, length in zip([0, *lengths], lengths, strict=False)

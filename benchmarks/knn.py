@@ -1,12 +1,12 @@
 """Measures nearest-neighbour search among a million clustered vectors of 384 dimensions, and memory with ten million.
 
 `flat_equal`: whether, for some queries, exact search finds the same vectors as float64 products, with ties broken by
-id. `recall_at_50` and `speedup_over_flat`: recall of inverted lists at the smallest width that finds .95 of the nearest
-50 vectors, and their speed divided by the speed of exact search for the same queries, without loading. `select_s`: time
-to find the 500 nearest vectors of 4,169 queries, as kNN-TAPT does for ChemProt. `resident_gib_10m`: peak memory of a
-process that searches ten million vectors, including mapped files. `shards_identical`: whether 1, 2 and 4 shards find
-the same ids at the same distances. `--quick` uses a fiftieth of the vectors; exact search is then so fast that the
-speedup means nothing. The full form needs 12 GB of temporary disk.
+id. `recall_at_50`: recall of inverted lists at the smallest width (number of searched lists) that finds .95 of the
+nearest 50 vectors. `speedup_over_flat`: speed at this width, divided by the speed of exact search for the same queries,
+without loading. `select_s`: time to find the 500 nearest vectors of 4,169 queries, as kNN-TAPT does for ChemProt.
+`resident_gib_10m`: peak memory of a process that searches ten million vectors, including mapped files.
+`shards_identical`: whether 1, 2 and 4 shards find the same ids at the same distances. `--quick` uses a fiftieth of the
+vectors; exact search is then so fast that the speedup is not meaningful. The full form needs 12 GB of temporary disk.
 """
 
 import tempfile

@@ -16,7 +16,7 @@ SIDE = 1024
 
 
 def measure(options: Options) -> Result:
-    """Copies and merges in alternating rounds. Both start in the page cache and end when the result is on disk."""
+    """Copies and merges in alternating rounds. Times are from the page cache to the result on disk."""
     count = 25 if options.quick else 250
     with workplace() as folder:
         for name in ("base", "model"):
@@ -59,7 +59,7 @@ def _copy(folder: Path) -> float:
 
 
 def _merge(folder: Path, watched: bool) -> tuple[float, float]:
-    """Interpolates two checkpoints to disk. Returns the time [s] and the peak memory [number of tensors]."""
+    """Writes the interpolation of two checkpoints. Returns the time [s] and the peak memory [number of tensors]."""
     from adapt.merge.merger import Merging
     from adapt.merge.streamed_merge import merge_models, stored_weights
 

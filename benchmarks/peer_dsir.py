@@ -31,9 +31,10 @@ def package_seconds(pool: Path, target: Path, count: int) -> float:
 
 
 def package_weights(pool: Path, target: Path) -> np.ndarray:
-    """Returns the package's log weight of each document, with n-grams in our FEW_BUCKETS: float64 [documents].
+    """Returns the package's log weight of each document: float64 [documents].
 
-    Both sides get the same words: texts are in lower case and have no punctuation.
+    N-grams are hashed into FEW_BUCKETS buckets by our hash function. Both sides get the same words: texts are in lower
+    case and have no punctuation.
     """
     package: Any = import_module("data_selection.hashed_ngram_dsir")
     package.hash_buckets = _bucket

@@ -1,8 +1,8 @@
-"""Measures how many steps a training run repeats when its node is pre-empted several times, and checks its weights.
+"""Measures how many steps a training run repeats when its node is preempted several times, and checks its weights.
 
 The job trains on one node of a local cluster with further nodes. The benchmark announces that this node leaves in 30 s,
-as clouds do, and Ray then ends the node. The final weights must equal those of an uninterrupted run. `wasted_steps`
-counts the steps that were computed again, over all pre-emptions. Ray publishes 91 wasted steps for 4 pre-emptions of a
+as clouds do, and Ray then shuts it down. The final weights must equal those of an uninterrupted run. `wasted_steps`
+counts the steps that were computed again, over all preemptions. Ray publishes 91 wasted steps for 4 preemptions of a
 run of 1,600 steps with just-in-time checkpoints, and 517 with periodic ones (ray-project/ray, pull request 65047).
 """
 
@@ -21,12 +21,12 @@ STEPS, TIMES, INTERVAL = 400, 4, 100
 _NODE_CPUS = 2
 """Number of cores of a node. A worker takes all cores except one, which is for the tasks that read its data."""
 _NOTICE_S = 30
-"""Time between the notice and the end of a node, as on Google Cloud and Azure [s]."""
+"""Time between the notice and the termination of a node, as on Google Cloud and Azure [s]."""
 _PATIENCE_S = 1200
 
 
 def measure(options: Options) -> Result:
-    """Runs the same job without and with pre-emptions, and compares the exported weights byte by byte."""
+    """Runs the same job without and with preemptions, and compares the exported weights byte by byte."""
     times = 1 if options.quick else TIMES
     with workplace() as folder, nodes(folder) as cluster:
         cluster.start_head()
@@ -55,7 +55,7 @@ def measure(options: Options) -> Result:
 
 
 def _preempted(cluster: Nodes, log: RestartLog, process: "subprocess.Popen[str]") -> int:
-    """Announces that the job's node will end, and returns the step from which training continues on other nodes."""
+    """Announces that the job's node will terminate. Returns the step from which training resumes on another node."""
     starts = _starts(log)
     notice = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "announced by the benchmark"]
     deadline = ["--deadline-remaining-seconds", str(_NOTICE_S)]

@@ -71,7 +71,7 @@ def never_zeroed(
 
 @contextmanager
 def columns_of_heads() -> Iterator[None]:
-    """Masks columns of query, key and value weights instead of each head's rows. A column belongs to no head."""
+    """Masks columns of the query, key and value weights, although a head consists of rows, not columns."""
 
     def by_columns(model: Any, values: Values) -> dict[str, Tensor]:
         names = "query.weight", "key.weight", "value.weight"
@@ -84,7 +84,7 @@ def columns_of_heads() -> Iterator[None]:
 
 @contextmanager
 def other_texts() -> Iterator[None]:
-    """Replaces the contrast of two views of a text by a contrast of neighbouring rows, which are different texts."""
+    """Replaces the contrast of two views of a text with a contrast of neighbouring rows, which are different texts."""
 
     def of_neighbours(first: Tensor, second: Tensor, previous: Tensor | None, temperature: float, most: int) -> Tensor:
         pairs = torch.cat((first, second)).view(len(first), 2, -1)

@@ -1,4 +1,4 @@
-"""Measures how soon training continues after a worker is killed, and how many steps of complete checkpoints are lost.
+"""Measures how soon training continues after a worker is killed, and how many checkpointed steps are lost.
 
 `recovery_s` is the time from the kill to the first report of the continued run. `lost_steps` is the number of
 repeated steps that were already in a complete checkpoint when the worker was killed. With --elastic, a node of a local

@@ -80,7 +80,7 @@ def build_texts(folder: Path, files: int) -> int:
 
 
 def first_prepared(folder: str, step: int) -> float:
-    """Returns the time from opening the prepared corpus to the batch of a step [s]."""
+    """Returns the time from opening the prepared corpus to receiving the batch of a step [s]."""
     from adapt.corpus.shard_batches import Feed
 
     began = time.perf_counter()
@@ -89,7 +89,7 @@ def first_prepared(folder: str, step: int) -> float:
 
 
 def first_streamed(folder: Path, place: float) -> float:
-    """Returns the time from opening the streamed corpus to the batch after the share `place` of an epoch [s].
+    """Returns the time from opening the streamed corpus to its batch after the fraction `place` of an epoch [s].
 
     The tokenizer is loaded before the time is measured.
     """

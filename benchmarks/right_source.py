@@ -1,9 +1,10 @@
-"""Measures how many selected documents are from the right one of three sources, whose texts differ in length.
+"""Measures how many of the selected documents come from the right source, in a pool of three sources.
 
-The pool has 600 abstracts of computational linguistics, 600 sentences of PubMed and 600 film reviews. For each task,
-whose source is known, 200 documents are selected. A figure such as `dsir_imdb` is named after the kind of selection and
-the task. It is the share of the selected documents that come from the task's source. The task `scierc_short` has the
-first six words of SciERC's texts. In the task `scierc_letters`, words replace the markers around entities.
+The pool has 600 abstracts of computational linguistics, 600 sentences of PubMed and 600 film reviews, which differ in
+length. For each task, whose source is known, 200 documents are selected. A figure such as `dsir_imdb` is named after
+the kind of selection and the task. It is the share of the selected documents that come from the task's source. The task
+`scierc_short` has the first six words of each SciERC text. In the task `scierc_letters`, words replace the markers
+around entities.
 `knn` and `tsds` compare vectors of the embedder in their name: MiniLM's `static` or `transformer`, or `vampire`, which
 is measured only if --embedders lists it. `--quick` measures dsir and classifier only.
 """

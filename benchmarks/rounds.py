@@ -1,6 +1,6 @@
 """Compares alternatives in alternating rounds, and detects when other load on the machine may have affected them.
 
-The alternatives ("sides") run in at least ROUNDS rounds, and each round starts with another side. A figure is the
+The alternatives ("sides") run in at least ROUNDS rounds, and each round starts with a different side. A figure is the
 median over rounds of the ratio within a round, reported with the smallest and largest ratio. The figure is *noisy* if,
 in any round, processes waited for cores while processes outside the benchmark were using cores.
 """
@@ -20,8 +20,8 @@ import psutil
 T = TypeVar("T")
 ROUNDS = 3
 WAITING, OTHERS = 0.1, 0.05
-"""A round is noisy if processes wait for cores for more than the first share of the time, and processes outside the
-benchmark use more than the second share of the cores.
+"""A round is noisy if processes wait for cores for more than WAITING (share of the time), and processes outside the
+benchmark use more than OTHERS (share of the cores).
 """
 EVERY_S = 0.25
 PRESSURE, STAT = Path("/proc/pressure/cpu"), Path("/proc/stat")
@@ -58,7 +58,7 @@ class Ratio:
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[float, float]], load: Load | None = None) -> "Ratio":
-        """Creates a ratio from the rounds of one call. The load was recorded for all these rounds together.
+        """Creates a ratio from the values of several rounds. The load was recorded for all these rounds together.
 
         Args:
             pairs: values of both sides, one pair per round.
@@ -99,7 +99,7 @@ class Rounds(Generic[T]):
 
 
 def alternate(sides: Mapping[str, Callable[[], T]], rounds: int = ROUNDS) -> Rounds[T]:
-    """Runs all sides in turn, round by round. Each round starts with another side.
+    """Runs all sides in turn, round by round. Each round starts with a different side.
 
     Args:
         sides: the functions to compare, keyed by name. Each function is called once per round.

@@ -21,7 +21,7 @@ from benchmarks.selection_study import Found, gains
 
 NONE, MLM = "none", "mlm"
 Scores = dict[tuple[str, str], list[tuple[str, str, float, float]]]
-"""For each recipe and rate: task, seed, dev score and test score of each fine-tuning run."""
+"""Task, seed, dev score and test score of each fine-tuning run, keyed by recipe and rate."""
 
 
 def trainings(finished: Study) -> Table:

@@ -1,7 +1,7 @@
 """Runs moto's S3 server in a separate process, with faults that tests and benchmarks can switch on.
 
-moto checks the condition of a write and then writes, without a lock. The server therefore handles such writes one at a
-time, so that conditions hold between threads as they do in Amazon S3.
+moto checks the condition of a conditional write and then writes, without a lock. The server therefore handles
+conditional writes one at a time, so that conditions hold between threads, as in Amazon S3.
 """
 
 import json
@@ -45,7 +45,7 @@ class Faults:
     The faults are a dictionary. `kind` is a key of ERRORS, or says when the connection breaks: `cut request` after half
     of the request's body, `lose answer` after the request was handled, and `cut answer` after half of the response.
     `every` is a number n: each n-th request whose method is in `methods` gets the fault. `unconditional` is whether the
-    server ignores conditions of writes, and `date_shift_s` is the error of the server's clock [s].
+    server ignores the conditions of writes, and `date_shift_s` is the error of the server's clock [s].
     """
 
     def __init__(self, app: Callable[..., Iterable[bytes]]) -> None:

@@ -1,4 +1,4 @@
-"""Checks that our loop and transformers' Trainer reach the same loss after equally many tokens, with equal settings.
+"""Checks that, with equal settings, our loop and transformers' Trainer reach equal losses at equal numbers of tokens.
 
 Both sides train on the same blocks in the same order, so their losses at the same step are compared. The sides differ
 in how masks and dropout are drawn, and only our side separates documents. The figure is the mean difference over the
@@ -39,7 +39,7 @@ def measure(options: Options) -> Result:
 
 
 def plot(curves: dict[str, list[float]], case: Case, file: Path) -> None:
-    """Plots the losses of both sides by number of tokens."""
+    """Plots the losses of both sides against the number of tokens."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,8 +1,8 @@
 """Shows how far the project scales: DAPT on 8 to 1,024 GPUs (estimated), and the runner with 10,000 stages (measured).
 
 `wide_10k_cpu_s` and `deep_10k_cpu_s` are the CPU times to run 10,000 stages that each write one line: independent
-stages, and a chain in which each stage reads the previous one. `plan_10k_cpu_s` is the CPU time of a plan of the
-finished chain. The disk adds the time of five flushes per stage, which is in the details.
+stages, and a chain in which each stage reads the previous one. `plan_10k_cpu_s` is the CPU time of planning the
+finished chain again. The disk adds the time of five flushes per stage, which is in the details.
 
 No GPU was measured here. The estimate for a step takes the time of the arithmetic from a published utilization (MFU),
 and adds the time of the communication, without overlap and without latency (`step_seconds`). The table is in
@@ -118,7 +118,7 @@ def dapt_table(gpu: Gpu = A100) -> str:
 
 
 def measure(options: Options) -> Result:
-    """Runs many trivial stages, whose time is almost only the runner's."""
+    """Runs many trivial stages, so that almost all of the time is spent in the runner."""
     count = STAGES // 20 if options.quick else STAGES
     with workplace() as folder, redirect_stderr(io.StringIO()):  # each stage logs two lines
         wide, deep = Store(folder / "wide"), Store(folder / "deep")

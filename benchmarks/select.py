@@ -1,4 +1,4 @@
-"""Measures the cost of selecting documents, relative to reading and cleaning the pool, and to the package of DSIR.
+"""Measures the cost of selecting documents, relative to reading and cleaning the pool and to the DSIR authors' package.
 
 Each measurement is the CPU time of a new process on one core. DSIR and the classifier pass over the pool twice, so
 they are compared with reading and cleaning the pool twice. The authors' package is measured if it is installed
@@ -73,7 +73,7 @@ def _seconds(cost: Any) -> float:
 
 
 def _beside_the_package(folder: Path, documents: int, data: Path | None) -> Result:
-    """Compares speed and selected documents with the authors' package. Returns no figures if it is not installed."""
+    """Compares speed and selected documents with the authors' package. Without the package, returns no figures."""
     if not IS_INSTALLED:
         return Result({}, [("data-selection", "not installed: see benchmarks/peer_dsir.py")])
     texts = list(itertools.islice(itertools.cycle(some_texts(documents / 500, data)), documents))

@@ -77,7 +77,7 @@ def _figures(judged: SelectionJudged) -> dict[str, float]:
 
 
 def gains(found: Found, baseline: str) -> Table:
-    """Makes the table of scores and differences from the baseline of all recipes."""
+    """Makes the table of each recipe's scores and their differences from the baseline."""
     rows: list[list[Cell | str]] = []
     for recipe, tasks in found.scores.items():
         row: list[Cell | str] = [recipe]

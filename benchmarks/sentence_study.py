@@ -42,10 +42,10 @@ class Measured:
     queries: dict[str, dict[str, dict[str, dict[str, Queries]]]] = field(default_factory=dict)
     """Values of queries, keyed by arm, learning rate, split of the pairs, and seed."""
     cosines: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
-    """Mean cosine of two documents of the test pairs, keyed by arm, learning rate and seed."""
+    """Mean cosine similarity between two documents of the test pairs, keyed by arm, learning rate and seed."""
 
     def rate(self, arm: str) -> str:
-        """Returns the learning rate with the best mean on the dev pairs over seeds."""
+        """Returns the arm's learning rate with the best nDCG@10 on the dev pairs, averaged over seeds."""
         rates = self.queries[arm]
         return max(rates, key=lambda rate: np.mean([of[CHOSEN_BY].mean() for of in rates[rate]["dev"].values()]))
 

@@ -22,7 +22,7 @@ from adapt.show.report.sequence_tables import by_task, every_run, methods, seque
 
 
 def tables(sequences: Sequences) -> list[Table]:
-    """Makes all tables, and returns those that have content."""
+    """Makes all tables, and returns the tables that are not empty."""
     found = (
         methods(sequences, compare_methods(sequences)),
         *(sequence_differences(each, compare_methods(each)) for each in _baselines(sequences)),

@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def first_documents(corpus: Path) -> Iterator[bytes]:
-    """Yields lines of a corpus until they have POOL_CHARACTERS characters together."""
+    """Yields lines of a corpus until they have POOL_CHARACTERS characters in total."""
     left = POOL_CHARACTERS
     with gzip.open(corpus, "rb") as lines:
         while left > 0 and (line := next(lines, None)):

@@ -37,7 +37,7 @@ def cut(data: Path, out: Path) -> None:
 
 
 def first_documents(lines: Iterator[str], size: int) -> Iterator[str]:
-    """Yields lines of a corpus until their texts have `size` bytes together. The last document is not cut."""
+    """Yields lines of a corpus until their texts have `size` bytes in total. The last document is not cut."""
     for line in lines:
         if size <= 0:
             return

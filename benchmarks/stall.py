@@ -2,7 +2,7 @@
 
 A job with two ranks is disturbed repeatedly: SIGSTOP of a rank (`stop`), a thread that holds Python's global
 interpreter lock (`gil`), and a rank that waits in a collective that the other rank never enters (`collective`). A
-second job runs in a network namespace, if the user may create one. Its loopback is cut until the stall is noticed
+second job runs in a network namespace, if the user may create one. The loopback is cut until the stall is noticed
 (`network`). Ray itself ends if its network is cut for longer, so that job has `resources.stall_s: 8`; the first job has
 the default. `again_s` is the longest time from a disturbance to the first report of the continued run,
 `not_again` is the number of disturbances without a report within 90 s, and `weights_differ` is the number of jobs whose

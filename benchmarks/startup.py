@@ -2,7 +2,7 @@
 
 `library_noop_s` is the time to rerun a finished job through the library, from the start of Python to the result. The
 time of `dontstop dapt --help` is measured too. `finetune_first_step_s` is the time of a complete `dontstop finetune` of
-one step on 16 examples, which also scores dev and test. It is thus an upper bound of the time to the first step.
+one step on 16 examples, which also scores dev and test. This is an upper bound on the time to the first step.
 """
 
 import json

@@ -3,7 +3,7 @@
 `ratio`: time of TAPT trials as separate commands, one after another and each with a new storage, divided by the time of
 `dontstop tune` with the same values. Each command starts Ray, prepares the text and measures the base model.
 `saved_share`: share of the stages of all trials that another trial had already run. `asha_gain`: best dev loss of
-random search minus best dev loss of ASHA, with equally many steps [nats]. `stop_to_free_s`: longest time from a
+random search minus best dev loss of ASHA, with the same number of steps [nats]. `stop_to_free_s`: longest time from a
 scheduler's stop of a trial until its workers are free.
 """
 
@@ -30,7 +30,7 @@ Common = Callable[[Path], list[str]]
 
 
 def measure(options: Options) -> Result:
-    """Measures the search and the separate commands in turn, then ASHA and random search."""
+    """Measures the search and the separate commands in alternation, then ASHA and random search."""
     with workplace() as folder:
         model = options.models / "bert-tiny-general" if options.models else None
         common = _given(folder, classify.Case("tiny", options.data, model))

@@ -17,7 +17,7 @@ TECHNIQUES = {
 
 @contextmanager
 def switched_off(name: str | None) -> Iterator[None]:
-    """Switches off one technique inside the block. The benchmark itself switches `bf16` and `packing` by settings."""
+    """Switches off one technique inside the block. The benchmark switches `bf16` and `packing` off by settings."""
     with ExitStack() as stack:
         for target, value in _changes(name):
             stack.enter_context(patch(target, value))

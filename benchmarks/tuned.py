@@ -57,9 +57,10 @@ def prepared(case: Case, folder: Path, most: int | None = None) -> None:
 
 
 def seeds(case: Case, folder: Path, number: int, cores: int, examples: int, rounds: int) -> dict[str, list[float]]:
-    """Measures fine-tuning runs through Ray: `in_turn` with all cores each, and `together` with one core each [s].
+    """Measures fine-tuning runs through Ray: `in_turn` (one after another) and `together` (in parallel) [s].
 
-    The two ways alternate. Each round gives one time per way.
+    Runs in turn have all cores, and parallel runs one core each. The two ways alternate. Each round gives one time per
+    way.
     """
     from concurrent.futures import ThreadPoolExecutor
 

@@ -1,8 +1,8 @@
 """Prints the results of a finished study of vocabularies, as the Markdown tables of docs/science/vocabulary.md.
 
-The first tables have the bits per byte of held-out text by compute, for each way to teach a model the domain's words,
-and how much shorter texts become. The other tables have scores, with gains over the base model and over DAPT paired by
-seed, and the share of DAPT's gain that new words give without DAPT.
+The first tables show, for each way to teach a model the domain's words, bits per byte of held-out text by compute, and
+how much shorter tokenized texts become. The other tables have scores, with gains over the base model and over DAPT
+paired by seed, and the share of DAPT's gain that new words give without DAPT.
 
 python -m benchmarks.vocabulary_study benchmarks/vocabulary_study.yaml [options of dontstop chain]
 """
@@ -57,7 +57,7 @@ def _bits(value: float | None) -> str:
 
 
 def saved(finished: Study) -> Table | None:
-    """Makes the table of how much shorter the texts of each domain become, with one row per domain."""
+    """Makes the table of how much shorter tokenized texts become, with one row per domain."""
     rows: dict[str, list[Cell | str]] = {}
     for entry in finished.entries:
         if entry.record.stage == "extend":

@@ -1,7 +1,7 @@
-"""Tells Ray that a cloud or Kubernetes is about to end this node, so that training runs save a checkpoint.
+"""Tells Ray that a cloud or Kubernetes is about to terminate this node, so that training runs save a checkpoint.
 
-python cluster/preemption.py watch                asks the cloud's metadata server until it announces this node's end
-python cluster/preemption.py stop --seconds 110   announces this node's end, and waits while it trains (preStop)
+python cluster/preemption.py watch                asks the cloud's metadata server until it announces a termination
+python cluster/preemption.py stop --seconds 110   announces the termination, and waits while the node trains (preStop)
 
 This script runs on a node and needs only Python, Ray and this file.
 """
@@ -23,11 +23,11 @@ from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
 METADATA = "http://169.254.169.254"
-"""Link-local address at which AWS, Google Cloud and Azure answer to their machines."""
+"""Link-local address of the metadata server on machines of AWS, Google Cloud and Azure."""
 LOOK_S = 5.0
-"""Time between two requests [s]. Google Cloud and Azure announce the end of a node 30 s in advance, AWS 2 min."""
+"""Time between two requests [s]. Google Cloud and Azure announce a termination 30 s in advance, AWS 2 min."""
 GOOGLE_S = AZURE_S = 30
-"""Assumed time until the end of the node [s], if the answer contains no time."""
+"""Assumed time until the node is terminated [s], if the answer contains no time."""
 TRAINS = b"ray::RayTrainWorker"
 """Beginning of the title of a training process."""
 POD_DELETED = "Kubernetes: the pod is deleted"
@@ -38,10 +38,10 @@ _DIRECT = build_opener(ProxyHandler({}))  # uses no proxy, because a proxy would
 
 @dataclass(frozen=True)
 class Notice:
-    """The announced end of a node."""
+    """The announced termination of a node."""
 
     seconds: int
-    """Time until the end of the node [s]."""
+    """Time until the node is terminated [s]."""
     why: str
 
 
@@ -53,7 +53,7 @@ It raises OSError if the server does not answer.
 
 
 def aws(metadata: str) -> Notice | None:
-    """Asks AWS (IMDSv2) whether this spot instance is about to end."""
+    """Asks AWS (IMDSv2) whether this spot instance is about to be interrupted."""
     lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
     token = {"X-aws-ec2-metadata-token": _answer(f"{metadata}/latest/api/token", lifetime, "PUT") or ""}
     if not token["X-aws-ec2-metadata-token"]:
@@ -67,7 +67,7 @@ def aws(metadata: str) -> Notice | None:
 
 
 def google(metadata: str) -> Notice | None:
-    """Asks Google Cloud whether this instance is preempted."""
+    """Asks Google Cloud whether this instance is being preempted."""
     content = _answer(f"{metadata}/computeMetadata/v1/instance/preempted", {"Metadata-Flavor": "Google"})
     if content is None or content.strip() not in ("TRUE", "FALSE"):
         raise OSError("it is not the metadata server of Google Cloud")
@@ -75,7 +75,7 @@ def google(metadata: str) -> Notice | None:
 
 
 def azure(metadata: str) -> Notice | None:
-    """Asks Azure whether this machine is about to be evicted or ended by another scheduled event."""
+    """Asks Azure whether this machine is about to be evicted or terminated by another scheduled event."""
     own = {"Metadata": "true"}
     name = _answer(f"{metadata}/metadata/instance/compute/name?api-version=2021-02-01&format=text", own)
     content = _answer(f"{metadata}/metadata/scheduledevents?api-version=2020-07-01", own)
@@ -123,7 +123,7 @@ def cloud_here(metadata: str) -> tuple[str, Ask] | None:
 
 
 def watch(metadata: str, drain: Callable[[Notice], bool], look_s: float = LOOK_S) -> str:
-    """Asks the metadata server repeatedly until it announces the end of this node. Passes the announcement to Ray.
+    """Asks the metadata server repeatedly until it announces this node's termination. Passes the notice to Ray.
 
     Args:
         metadata: address of the metadata server.
@@ -154,13 +154,13 @@ def watch(metadata: str, drain: Callable[[Notice], bool], look_s: float = LOOK_S
 
 
 def stop(seconds: int, drain: Callable[[Notice], bool], trains: Callable[[], bool], why: str = POD_DELETED) -> str:
-    """Announces the end of this node, and waits while training processes run on it.
+    """Announces this node's termination, and waits while training processes run on this node.
 
     Args:
-        seconds: longest time to wait [s], which is also the announced time until the end.
+        seconds: maximum time to wait [s], which is also the announced time until the termination.
         drain: function that passes a notice on and returns whether this succeeded.
         trains: function that returns whether training processes run on this node.
-        why: reason of the end, for Ray's messages.
+        why: reason for the termination, for Ray's messages.
 
     Returns:
         Message that says what happened.
@@ -192,12 +192,12 @@ def is_training() -> bool:
 
 
 def drain_by_ray(notice: Notice, node: str | None = None, address: str | None = None) -> bool:
-    """Tells Ray with `ray drain-node` that a node is about to end. Returns whether this succeeded.
+    """Tells Ray with `ray drain-node` that a node is about to be terminated. Returns whether this succeeded.
 
     Args:
-        notice: announced end of the node.
+        notice: announced termination of the node.
         node: Ray's id of the node. None for the node of this process.
-        address: address of Ray. None for the Ray on this machine.
+        address: address of the Ray cluster. None for the cluster of this machine.
     """
     command = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
     command += ["--reason-message", notice.why, "--deadline-remaining-seconds", str(notice.seconds)]
@@ -235,7 +235,7 @@ def main() -> None:
     with (Path(tempfile.gettempdir()) / f"dontstop-preemption-{os.getuid()}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # an earlier setup of the node has started a process that watches
+        except BlockingIOError:  # an earlier setup of this node has started a `watch` process
             _say("another process watches this node already")
             return
         _say(watch(given.metadata, drain))

@@ -70,7 +70,7 @@ def entry(result: dict[str, Any], machine: str, command: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Adds the run that `--add` names, if any, and writes the table."""
+    """Adds the result given by `--add`, if any, to the history, and writes the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--add", type=Path, help="file that a benchmark wrote with --json")
     parser.add_argument("--machine", help="letter of the machine, as in the history")

@@ -43,7 +43,7 @@ def interval(row: dict[str, str], column: str) -> tuple[float, float, float]:
 
 def forest(labels: list[str], intervals: list[tuple[float, float, float]], title: str, file: Path) -> None:
     """Draws one line per label: the value as a dot, and its 95% interval as a bar."""
-    matplotlib.rcParams.update({"svg.hashsalt": file.name, "svg.fonttype": "none"})  # makes the bytes of all runs equal
+    matplotlib.rcParams.update({"svg.hashsalt": file.name, "svg.fonttype": "none"})  # makes the file reproducible
     figure, axes = pyplot.subplots(figsize=(6.0, 0.6 + 0.24 * len(labels)))
     for place, (value, low, high) in enumerate(intervals):
         color = GREY if low <= 0 <= high else BLUE

@@ -93,7 +93,7 @@ ENTRIES: Mapping[str, tuple[str, type[Any]]] = {
     "own": ("entries of `mteb.own`", OwnMtebTask),
     "phases": ("entries of `training.phases`", PhaseConfig),
 }
-"""Title of the text about an entry, and dataclass of an entry, keyed by the fields that are lists of entries."""
+"""Title and dataclass of the entries of each field that is a list of entries, keyed by the field's name."""
 HAVE_ENTRIES = ("CorpusConfig", "ComparisonConfig", "MtebConfig", "TrainingConfig")
 """Dataclasses of sections with lists of entries. The page explains these entries below the section's fields."""
 RESULTS = {
@@ -162,7 +162,7 @@ def pages() -> dict[str, str]:
 
 
 FAMILIES: dict[str, str] = json.loads((ROOT / "scripts" / "families.json").read_text("utf-8"))
-"""How models of each family (`model_type`) take documents. `tests/model/test_families.py` compares it with the code."""
+"""How each model family (`model_type`) takes documents. `tests/model/test_families.py` checks it against the code."""
 
 
 def families_page() -> str:
@@ -398,7 +398,7 @@ def commands_page() -> str:
 
 
 def shipped_text() -> Iterator[str]:
-    """Yields tables of the shipped recipes and search spaces, each with its first sentence."""
+    """Yields tables of the shipped recipes and search spaces, each with a short description."""
     yield (
         "`dontstop recipes` shows these tables. `dontstop recipes NAME` prints a recipe and"
         " `dontstop recipes spaces/NAME` a search space, so that you can change a copy of it. A file in the current"
@@ -454,7 +454,7 @@ def _tree(file: Path) -> ast.Module:
 
 
 def meaning(name: str, file: Path) -> ClassText | str | None:
-    """Finds a name's meaning in a file: a class, or the text of an alias such as `Literal["a", "b"]`, else None."""
+    """Looks up a name in a file. Returns a class's text, an alias such as `Literal["a", "b"]`, or None."""
     for node in _tree(file).body:
         if isinstance(node, ast.ClassDef) and node.name == name:
             return _class_text(node, file)

@@ -47,7 +47,7 @@ def _read(terminal: int) -> bytes:
 
 
 def screens(sent: str, columns: int = 100) -> list[list[str]]:
-    """Returns the visible lines after each control sequence that moves the cursor or erases."""
+    """Returns the visible lines after each control sequence that moves the cursor or erases text."""
     screen, row, column, seen = [""], 0, 0, []
     for sign in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", sent):
         if sign == "\r":

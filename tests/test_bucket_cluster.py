@@ -1,6 +1,6 @@
 """Tests a job on a cluster whose nodes share nothing but a bucket.
 
-Each node sees its own disk at the path where the job's node has its local copy and the model.
+Each node has its own disk, at the same path. The disk of the job's node holds the model and a local copy of the bucket.
 """
 
 import json

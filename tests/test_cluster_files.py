@@ -55,7 +55,7 @@ def test_the_cluster_answers_only_to_the_token(launched: dict[str, Any]) -> None
     assert "--dashboard-host 127.0.0.1" in start
     assert "--autoscaling-config ~/ray_bootstrap_config.yaml" in start
     (profile,) = (command for command in launched["setup_commands"] if "~/.bashrc" in command)
-    assert "RAY_AUTH_MODE=token" in profile  # The shells of all commands read the profile.
+    assert "RAY_AUTH_MODE=token" in profile  # Every command runs in a shell that reads this profile.
     assert launched["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
 
 

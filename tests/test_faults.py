@@ -76,7 +76,7 @@ def weights(result: dict[str, Any]) -> bytes:
 
 
 def check_failed(job: Job, code: int, *messages: str) -> None:
-    """Checks that a job failed with one message and its fix after the progress lines, and printed nothing on stdout."""
+    """Checks that a job failed with one error and its fix as the end of stderr, and printed nothing on stdout."""
     assert job.end() == code, job.err
     assert job.out == ""
     assert "Traceback" not in job.err
@@ -136,7 +136,7 @@ def test_a_job_that_is_killed_again_and_again(
     assert (made["metrics"]["steps"], made["metrics"]["tokens"]) == (STEPS, result["metrics"]["tokens"])
     assert (made["resources"]["workers"], made["resources"]["zero_stage"]) == (2, 2)
 
-    # A job with other resources continues from the state at the kill, and must get the same result.
+    # A job with different resources continues from the state at the kill, and must get the same result.
     job = jobs.start(tmp_path / "other", [*arguments, "--resources.workers=1", "--resources.zero_stage=0"])
     moved = job.result()
     check_resumed(job, reached)

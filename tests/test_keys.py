@@ -255,7 +255,7 @@ def test_an_unused_package_changes_no_key(
 
 def test_only_the_significant_parts_of_a_version_change_keys(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     def keys(rest: list[str]) -> set[str]:
-        """Returns the keys of all stages, with fixed significant parts of package versions followed by `rest`."""
+        """Returns the keys of all stages, if each package's version is its fixed significant parts and then `rest`."""
         numbers = {name: (["99", "1", "2"][: DECIDING.get(name, 0)] + rest)[:3] for name in (*DECIDING, *RECORDED)}
         monkeypatch.setattr(stage_module, "_version", lambda name: ".".join(numbers[name]))
         return {stage.key for stage in stages(config).values()}
@@ -284,7 +284,7 @@ FOLLOWING = {
     *("gguf", "onnx_ir", "onnxruntime", "joblib", "sentence_transformers"),
     *("IPython", "boto3", "botocore", "packaging"),  # these packages show notebooks, and check the machine
 }
-"""Packages that do not affect results. A new package belongs into this set, or into DECIDING and its stages' keys."""
+"""Packages that do not affect results. A new package belongs in this set, or in DECIDING and its stages' keys."""
 
 
 IMPORTED = {"lm-eval": "lm_eval", "scikit-learn": "sklearn", "faiss-cpu": "faiss", "markdown-it-py": "markdown_it"}

@@ -65,8 +65,8 @@ ALLOWED["cli"] |= {"corpus", "evaluate", "model", "task", "train"}  # `dontstop 
 ALLOWED["cli"] |= {"handover"}  # `dontstop push` sends a folder
 ALLOWED["cli"] |= {"ray"}  # `dontstop doctor` checks Ray
 
-# For each part, the parts that it may only import inside functions. The modules of its own stages are an exception. The
-# stages of methods run on a cluster, but the hooks that training calls do not, and `train` is a higher layer.
+# For each part, the parts that it may import only inside functions. The modules in OF_STAGES are an exception. Stages
+# of methods run on a cluster, but the hooks that training calls do not, and `train` is a higher layer.
 INSIDE: dict[str, frozenset[str]] = {"method": frozenset({"ray", "train"})}
 OF_STAGES = {f"adapt/method/{name}.py" for name in ("das/stage", "das/unit_sizes", "measurement", "row_sums")}
 

@@ -1,4 +1,4 @@
-"""The study of all methods tunes each method with an equal budget, and reports results with other seeds."""
+"""The study of all methods tunes each method with an equal budget, and reports results with fresh seeds."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tests the study of replaced-token detection on invented records: its chosen rates, its tables, and its chain file."""
+"""Tests the study of replaced-token detection on synthetic records: chosen rates, tables, and the chain file."""
 
 from pathlib import Path
 
@@ -17,7 +17,10 @@ DEV = {("mlm", "low"): 0.4, ("mlm", "high"): 0.5, ("rtd", "low"): 0.6, ("rtd", "
 
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
-    """Returns a study in which MLM is best on dev at the high rate, and RTD at the low rate. On test, vice versa."""
+    """Returns a study in which MLM is best on dev at the high rate, and RTD at the low rate.
+
+    On test, MLM is best at the low rate, and RTD at the high rate.
+    """
     fake, entries = Fake(tmp_path), []
     for (recipe, rate), dev in DEV.items():
         for seed in "01":

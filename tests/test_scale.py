@@ -26,7 +26,7 @@ class Ring:
         return [parts[device - 1] for device in range(self.devices)]
 
     def reduce_scatter(self, values: list[np.ndarray]) -> list[np.ndarray]:
-        """Returns, for each device, the sum over all devices of the device's own part."""
+        """Sums the values over all devices. Returns, for each device, its own part of the sum."""
         parts = [np.split(value, self.devices) for value in values]
         moving = [parts[device][device - 1] for device in range(self.devices)]
         for step in range(2, self.devices + 1):

@@ -1,4 +1,4 @@
-"""Tests the study of selections on invented records: paired differences, and correlations of metrics with the gain."""
+"""Tests the study of selections on synthetic records: paired differences, and correlations of metrics with the gain."""
 
 from dataclasses import asdict
 from pathlib import Path

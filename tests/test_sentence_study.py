@@ -1,4 +1,4 @@
-"""Tests `benchmarks/sentence_study.py` on invented records, and the pairs that `benchmarks/sentence_pairs.py` makes."""
+"""Tests `benchmarks/sentence_study.py` on synthetic records, and the pairs from `benchmarks/sentence_pairs.py`."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tests the study of small corpora: its texts, its table on invented results, and its chain file."""
+"""Tests the study of small corpora: its texts, its table on synthetic results, and its chain file."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tests the tables of the vocabulary study on invented records, and the training runs in its chain file."""
+"""Tests the tables of the vocabulary study on synthetic records, and the training runs in its chain file."""
 
 from functools import partial
 from pathlib import Path

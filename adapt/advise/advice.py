@@ -313,8 +313,8 @@ class Advice:
     evidence: Evidence | None = None
     """The evidence that the advice is based on."""
     regime: Regime | None = None
-    """Size of the text of DAPT compared with the size of the model. None if no corpus is configured, or if a size is
-    not known."""
+    """Size of DAPT's text relative to the size of the model. None if no corpus is configured, or if a size is not
+    known."""
     recommendations: list[Recommendation] = field(default_factory=list)
     """Recommendations of training settings that follow from the regime."""
 
@@ -442,7 +442,7 @@ def _command(recipe: str, case: Case, arguments: Sequence[str]) -> str:
 
 
 def _unselected(case: Case) -> list[str]:
-    """Returns the option that turns selection off. The list is empty if no pool is configured."""
+    """Returns a list with the option that turns selection off. The list is empty if no pool is configured."""
     return ["--select.pool_paths=[]"] if case.config.select.pool_paths else []
 
 
@@ -458,7 +458,7 @@ def _of_selection(case: Case) -> list[str]:
 
 
 def _of_tapt(case: Case) -> list[str]:
-    """Returns the options that set TAPT's training length and learning rate instead of the configured values."""
+    """Returns the options that replace the configured training length and learning rate with those of TAPT."""
     limits = [name for name in ("max_steps", "max_tokens", "max_flops") if getattr(case.config.training, name)]
     own = [f"--{name}={value:g}" for name, value in TAPT_LENGTH.items()]
     return [*own, *(f"--training.{name}=null" for name in limits)]

@@ -31,8 +31,8 @@ from adapt.vocabulary.vocabulary_results import Extension
 from adapt.vocabulary.word_reader import WordReader
 
 MEASURED_TOKENS = 20_000
-"""Number of tokens on which the loss of each sample is measured. With about 3,000 predictions, the standard error of
-the loss is about 0.05 nats."""
+"""Number of tokens on which the loss of each sample is measured. Masked language modelling predicts about 3,000 of
+these tokens, which gives a standard error of the loss of about 0.05 nats."""
 ROWS_PER_PASS = 16
 """Number of rows per forward pass that the estimate of padding assumes if `training.micro_batch` is `auto`."""
 WORD = re.compile(r"\w+|[^\w\s]")
@@ -113,7 +113,7 @@ class _Observer:
         The result is None if the model packs several documents into a row.
 
         Args:
-            lengths: numbers of tokens of the documents, in the order in which they are trained on.
+            lengths: number of tokens of each document, in training order.
         """
         rows, training = document_rows(self.model), self.config.training
         if rows is None or not sum(lengths):

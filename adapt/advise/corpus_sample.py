@@ -17,7 +17,7 @@ from adapt.corpus.screening import Sieve, Tally, clean, local_screen
 READ_BYTES = 64 * MIB
 """Approximate size of the text that is read. A smaller corpus is read completely, so that its size is exact."""
 PLACES = 64
-"""Smallest number of items (such as files) from which the sample is taken, if the corpus has this many items."""
+"""Minimum number of items (such as files) from which the sample is taken, if the corpus has this many items."""
 SEED = 0
 
 
@@ -50,7 +50,7 @@ def sample_corpus(manifest: Manifest, corpus: CorpusConfig, most: int) -> Sample
     Args:
         manifest: the files of the corpus.
         corpus: the configuration of one source.
-        most: largest number of documents to draw.
+        most: maximum number of documents to draw.
 
     Raises:
         DataError: a file or an evaluation set is broken.
@@ -96,7 +96,7 @@ def joined_samples(samples: Sequence[Sample]) -> Sample:
 
 
 def _beginning(item: list[Slice], corpus: CorpusConfig, most: int, sieve: Sieve) -> tuple[list[str], bool]:
-    """Returns the first documents of an item, up to about `most` bytes, and whether the item has no other documents.
+    """Returns the first documents of an item, up to about `most` bytes, and whether these are all of its documents.
 
     An item is a part of the corpus, such as a file.
     """

@@ -4,9 +4,9 @@ The evidence consists of sizes, word statistics and losses of the texts, and of 
 recipe is given in tokens, floating-point operations, device-hours and price.
 
 For TAPT on a selection, this module also proposes the size of the selection, after Don't Stop Pretraining, tables 8 and
-9: 50 documents per training example, and ten passes over these documents (the paper takes 1,100 steps of 256 texts for
-25,000 neighbours). Fewer documents are proposed for a small pool, so that all passes together are at most half of one
-pass over the pool. With more documents, training on the whole pool would cost little more.
+9: 50 documents per training example, and ten passes over these documents (the paper trains for 1,100 steps of 256 texts
+on 25,000 neighbours). Fewer documents are proposed for a small pool, so that all passes together are at most half of
+one pass over the pool. With more documents, training on the whole pool would cost little more.
 """
 
 import sys
@@ -30,7 +30,7 @@ from adapt.vocabulary.vocabulary_results import Extension
 class TextEvidence:
     """Sizes, word statistics and loss of a corpus, from a sample.
 
-    A size is None if only reading the whole corpus would show it.
+    A size is None if it cannot be known without reading the whole corpus.
     """
 
     documents: int | None
@@ -46,8 +46,8 @@ class TextEvidence:
     loss: float
     """The model's loss on the sample [nats per predicted token]."""
     extension: Extension | None = None
-    """Savings from adding new tokens to the vocabulary. The number of new tokens is chosen at the bend of the curve of
-    savings (see `adapt.vocabulary`). None for texts other than `corpus`, and if new tokens would save nothing."""
+    """Savings from adding new tokens to the vocabulary. The number of new tokens is chosen at the elbow of the savings
+    curve (see `adapt.vocabulary`). None for texts other than `corpus`, and if new tokens would save nothing."""
 
     padding: float | None = None
     """Share of the token positions that would be padding during training. None if the model packs several documents
@@ -110,7 +110,7 @@ class ModelFacts:
     is_instruct: bool = False
     """Whether the model has a chat template."""
     is_sentence_model: bool = False
-    """Whether the model's folder is a model folder of sentence-transformers."""
+    """Whether the model is stored in the format of the sentence-transformers library."""
     parameters: int | None = None
     """Number of parameters; None if it is not known."""
 
@@ -136,7 +136,7 @@ class Evidence:
     """Whether the model has a language-model head. Without a head, losses are measured with a head of random
     weights."""
     overlap: float | None = None
-    """Share of the most frequent words that is common to the corpus and general text, in samples of equal size."""
+    """Share of the most frequent words that the corpus and general text have in common, in samples of equal size."""
 
     def blocks(self) -> list[Block]:
         """Returns the tables of texts and tasks, and the share of words common to the corpus and general text."""
@@ -174,7 +174,7 @@ def millions(number: float | None, unit: str) -> str:
 
 PER_EXAMPLE, PASSES = 50, 10
 MOST_WORK = 0.5
-"""Largest training work of all passes over a selection, as a share of the work of one pass over the pool."""
+"""Maximum training compute of all passes over a selection, as a share of the compute of one pass over the pool."""
 KIND = "classifier"
 """Kind of selection that is proposed if none is configured. The kind `classifier` reads the pool twice and runs no
 language model."""
@@ -196,7 +196,7 @@ def propose(config: Config, evidence: Evidence) -> ProposedSelection | None:
     """Proposes the size of a selection; returns None if there is no pool or no task, or if the pool is too small.
 
     Args:
-        config: the job's configuration. A configured budget or `select.kind` other than `random` is used.
+        config: the job's configuration. A configured budget is used, and so is a `select.kind` other than `random`.
         evidence: sizes of the pool and of the tasks.
     """
     select, pool = config.select, evidence.candidates
@@ -361,7 +361,7 @@ def _tapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> C
 def _selected(
     config: Config, evidence: Evidence, proposed: ProposedSelection, dimensions: ModelSize | None
 ) -> CostAhead:
-    """Returns the cost of training on the tasks' text and the selected documents, but not of selecting them."""
+    """Returns the cost of training on the tasks' text and on the selected documents, without the selection itself."""
     tokens, examples = (sum(getattr(task, name) for task in evidence.tasks) for name in ("tokens", "examples"))
     if proposed.tokens is None or proposed.documents is None:
         return _training(config, None, None, dimensions)

@@ -10,13 +10,13 @@ from adapt.advise.evidence import BOTH, DAPT, SELECTED, TAPT, Costs, Evidence, M
 from adapt.config import Config, TrainingConfig
 
 MUCH_CHEAPER = 0.1
-"""Largest training work of a cheap recipe, as a share of the training work that it is compared with."""
+"""A recipe counts as cheap if its training compute is at most this share of the compute of the alternative."""
 GAP = 0.1
-"""Largest difference of losses that count as equal [nats]: twice the standard error of the loss on a sample."""
+"""Maximum difference of two losses that count as equal [nats]: twice the standard error of the loss on a sample."""
 SMALL = 5_000_000
 """Size below which a corpus counts as small [bytes]."""
 PIECES = 1.2
-"""Ratio of tokens per word, corpus to general text, from which a tokenizer counts as a bad fit for the corpus."""
+"""A tokenizer is a bad fit if the corpus has at least this many times as many tokens per word as general text."""
 FEW_EXAMPLES, ENOUGH_SEEDS = 2000, 10
 """A task with fewer than FEW_EXAMPLES train examples should be run with at least ENOUGH_SEEDS seeds."""
 
@@ -76,7 +76,7 @@ def selection_is_cheap(case: Case) -> Finding | None:
 
 
 def pool_is_too_small(case: Case) -> Finding | None:
-    """Advises to use the whole pool for TAPT if the pool is too small to select from."""
+    """Recommends using the whole pool for TAPT if the pool is too small to select from."""
     if not (case.evidence.candidates and case.evidence.tasks) or propose(case.config, case.evidence):
         return None
     return Finding("the pool is too small to select from: give all of it to TAPT (tapt.pool_paths)")
@@ -92,7 +92,7 @@ def domain_is_near(case: Case) -> Finding | None:
 def domain_is_far(case: Case) -> Finding | None:
     """Advises against DAPT if the corpus is far from the tasks.
 
-    It is far if, for half of the tasks or more, the corpus shares no more words with the task than general text
+    The corpus is far if, for half of the tasks or more, the corpus shares no more words with the task than general text
     does.
     """
     far = _nearness(case.evidence, nearer=False)
@@ -141,7 +141,7 @@ def pool_is_curated(case: Case) -> Finding | None:
 
 
 def tasks_are_apart(case: Case) -> Finding | None:
-    """Advises to run TAPT separately for each task if there are several."""
+    """Recommends running TAPT separately for each task if there are several."""
     names = ", ".join(task.name for task in case.evidence.tasks)
     if len(case.evidence.tasks) < 2:
         return None
@@ -149,7 +149,7 @@ def tasks_are_apart(case: Case) -> Finding | None:
 
 
 def cheap_answers_first(case: Case) -> Finding | None:
-    """Advises to try cheap measures before a method against forgetting, if the loss on general text is measured."""
+    """Recommends trying cheap measures before a method against forgetting, if the loss on general text is measured."""
     if not (case.evidence.corpus and case.evidence.general):
         return None
     method = case.config.method.kind
@@ -161,14 +161,14 @@ def cheap_answers_first(case: Case) -> Finding | None:
 
 
 def dapt_forgets(case: Case) -> Finding | None:
-    """Advises to replay general text if the loss on general text is measured, but no general text is replayed."""
+    """Recommends replaying general text if the loss on general text is measured, but no general text is replayed."""
     if not (case.evidence.corpus and case.evidence.general) or case.config.mixture.replays:
         return None
     return Finding("the loss on general text is measured, but none is replayed: name some in mixture.replay_paths")
 
 
 def words_are_cut(case: Case) -> Finding | None:
-    """Advises to extend the vocabulary if words of the corpus take at least 1.2 times the tokens of general words."""
+    """Recommends extending the vocabulary if the corpus has at least 1.2 times the tokens per word of general text."""
     corpus, general = case.evidence.corpus, case.evidence.general
     if not (corpus and general) or corpus.fertility < PIECES * general.fertility:
         return None
@@ -180,7 +180,7 @@ def words_are_cut(case: Case) -> Finding | None:
 
 
 def task_is_small(case: Case) -> Finding | None:
-    """Advises to run at least 10 seeds if a task has fewer than 2,000 train examples."""
+    """Recommends running at least 10 seeds if a task has fewer than 2,000 train examples."""
     seeds = len(case.config.finetune.seeds)
     small = [f"{task.name} {task.examples:,}" for task in case.evidence.tasks if task.examples < FEW_EXAMPLES]
     if not small or seeds >= ENOUGH_SEEDS:
@@ -189,7 +189,7 @@ def task_is_small(case: Case) -> Finding | None:
 
 
 def texts_leak(case: Case) -> Finding | None:
-    """Advises to report a second score, without the leaked examples, if texts of test examples are also in train."""
+    """Recommends reporting a second score, without the leaked examples, if test texts are also in the train split."""
     leaks = [f"{task.name} {task.leaked} of {task.test}" for task in case.evidence.tasks if task.leaked]
     if not leaks:
         return None
@@ -203,8 +203,8 @@ def _dapts(case: Case) -> tuple[str, ...]:
 def _gap(case: Case) -> float | None:
     """Returns the loss on the corpus minus the loss on general text.
 
-    Returns None if one of the two texts is missing, or if the language-model head is new, because its losses say
-    nothing.
+    Returns None if one of the two texts is missing, or if the language-model head is new, because the losses of a new
+    head say nothing.
     """
     corpus, general = case.evidence.corpus, case.evidence.general
     is_random = case.config.model.head == "new" or not case.evidence.has_head
@@ -216,9 +216,10 @@ def _gap(case: Case) -> float | None:
 def _nearness(evidence: Evidence, nearer: bool) -> str:
     """Lists the tasks that share more words with the corpus than with general text.
 
-    If `nearer` is false, lists the others.
+    If `nearer` is false, lists the other tasks.
 
-    The result is empty if the listed tasks are less than half of all tasks, or exactly half if `nearer` is true.
+    The result is empty if fewer than half of all tasks would be listed, or if `nearer` is true and exactly half would
+    be listed.
     """
 
     def is_near(task: TaskEvidence) -> bool:
@@ -344,7 +345,8 @@ def replaced_tokens_fit(case: Case) -> Finding | None:
 
 
 def instructions_are_forgotten(case: Case) -> Finding | None:
-    """Advises to adapt an instruct model's base model, and then to add the difference of instruct and base weights."""
+    """Recommends adapting an instruct model's base model, and then adding the difference of instruct and base weights.
+    """
     if not case.model.is_instruct:
         return None
     return Finding(
@@ -354,7 +356,7 @@ def instructions_are_forgotten(case: Case) -> Finding | None:
 
 
 def decoder_is_rewarmed(case: Case) -> Finding | None:
-    """Advises to warm up again and to replay general text if a decoder is trained without warm-up or general text."""
+    """Recommends warm-up and replay of general text if a decoder is trained without warm-up or general text."""
     training = case.config.training
     warm_up = training.warmup_fraction if training.warmup_steps is None else training.warmup_steps
     if not case.model.is_decoder or (case.config.mixture.replays and (warm_up or training.phases)):

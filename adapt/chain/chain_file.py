@@ -72,10 +72,10 @@ class ChainFile:
     let: Mapping[str, Any]
     common: Mapping[str, Any]
     sets: Mapping[str, Mapping[str, Mapping[str, Any]]]
-    """Values of the attributes of the sets' members, keyed by the names of the set, the member and the attribute."""
+    """Attribute values of set members, keyed by the name of the set, then the member, then the attribute."""
     entries: Mapping[str, ChainEntry]
     margin: Margin = MARGIN
-    """Differences up to these sizes count as negligible in the report."""
+    """Differences up to these thresholds count as negligible in the report."""
     rounds: SeedRounds | None = None
     """The rounds of seeds of a sequential study, which ends comparisons early. None for other chains."""
 

@@ -25,14 +25,14 @@ _DEPTH = 10
 def fill(value: Any, source: ChainFile, chosen: Mapping[str, str], place: str, depth: int = _DEPTH) -> Any:
     """Returns a value with its placeholders filled in, also inside lists and sections.
 
-    A string that consists of a single placeholder is replaced by the placeholder's value, which keeps its type.
+    A string that is just one placeholder is replaced with the placeholder's value, which keeps its type.
 
     Args:
         value: value from a chain file.
         source: the chain file, which contains the variables (section `let`) and the sets.
         chosen: the node's member of each set that is swept over.
         place: description of the value's position, for messages.
-        depth: largest number of nested placeholders. The value of a placeholder may contain other placeholders.
+        depth: maximum nesting depth of placeholders. The value of a placeholder may contain other placeholders.
 
     Raises:
         ConfigError: a placeholder refers to an unknown name or back to itself, or has no value inside a text.
@@ -64,8 +64,8 @@ def _text(path: str, source: ChainFile, chosen: Mapping[str, str], place: str) -
 def _value(path: str, source: ChainFile, chosen: Mapping[str, str], place: str) -> Any:
     """Returns the value of a placeholder's dotted name, such as `task.corpus.paths`.
 
-    If an attribute has the same name as a set, its value is the name of a member of that set. The dotted name may go on
-    with an attribute of that member.
+    If an attribute has the same name as a set, its value is the name of a member of that set. The dotted name may then
+    continue with an attribute of that member.
     """
     first, *rest = path.split(".")
     if first not in chosen:
@@ -144,7 +144,7 @@ def expand_chain(source: ChainFile, only: Mapping[str, list[str]] | None = None)
         set `stage` contains the names of the entries.
 
     Raises:
-      ConfigError: a placeholder, a reference or a field is wrong, or nodes start from each other in a circle.
+      ConfigError: a placeholder, a reference or a field is wrong, or nodes start from each other in a cycle.
     """
     sets = {"stage": source.entries, **source.sets}
     for name, members in (only or {}).items():
@@ -214,7 +214,7 @@ def _names_a_stage(path: str, source: ChainFile) -> bool:
 
 
 def _sources(named_in_from: Any, entry: ChainEntry, source: ChainFile, place: str) -> tuple[str | None, str | None]:
-    """Returns the stages that `from` names: the stage that makes the initial model, and the one that selects text.
+    """Returns the stages that `from` names: the stage that makes the initial model, and the stage that selects text.
 
     Raises:
         ConfigError: `from` names two stages that make a model, or two that select text, or the job cannot train on

@@ -68,7 +68,7 @@ def confirm_label(node: Node) -> str:
 
 
 def confirm_name(node: Node) -> str:
-    """Returns the name of the stage that repeats a search's best trial. The label also has the members of sets."""
+    """Returns the name of the stage that repeats a search's best trial: its label without the members of sets."""
     return f"{node.name}_confirm"
 
 
@@ -85,7 +85,7 @@ def confirm_at(node: Node, search: Search, found: Searched) -> Confirm:
 
 
 def as_best(node: Node, values: Mapping[str, Any]) -> Config:
-    """Returns the configuration of a model with a search's best values. Other nodes may start from this model."""
+    """Returns the configuration that trains a model with a search's best values. Other nodes may start from it."""
     config = named_by_values(node.configured(values), values)
     return replace(config, name=f"{config.name}-best")
 
@@ -261,7 +261,7 @@ def _offer(node: Node, context: Context, final: Stage[Any], offered: Offered) ->
 
 def _start(node: Node, label: str, starts: Mapping[str, Start]) -> Start:
     """Returns the model that a node starts from or compares."""
-    if label not in starts:  # a sequence with one model per domain, or a merge at several mixing weights, makes several
+    if label not in starts:  # a sequence with one model per domain, or a merge with several shares, has several models
         raise ConfigError(
             f"{node.label} asks for the model of {label}, which leaves several: its sequence.mode is separate, or"
             " merge.shares has several",

@@ -1,8 +1,8 @@
 """Defines the stage `look`, an interim analysis: after a round of seeds, it decides which comparisons can end.
 
-A look belongs to a sequential study. It reads the previous look's result and either the finished runs of one task or
-all finished sequences of domains, which it compares by one metric (`figure`), such as `average`. The look's key
-contains the keys of these runs and of the previous look, so a restarted study does not repeat the look.
+A look belongs to a sequential study. It reads the previous look's result, and compares either the finished runs of one
+task, or all finished sequences of domains. Sequences are compared by one metric (`figure`), such as `average`. The
+look's key contains the keys of these runs and of the previous look, so a restarted study does not repeat the look.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ class SeedLook(Stage[Looked]):
     """Runs of the baseline and of the recipes whose comparison has not ended, keyed by label."""
     previous: Optional["SeedLook"]
     row: str
-    """Name of the row of the report that is compared: the task with its other swept values, or the metric `figure`."""
+    """Compared row of the report: a task and its swept values other than recipe and seed, or the metric `figure`."""
     figure: str
     """Metric by which sequences of domains are compared. Empty if scores of fine-tuning runs are compared."""
     look: int
@@ -56,7 +56,7 @@ class SeedLook(Stage[Looked]):
     """Number of recipes that are compared with the baseline."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the settings that determine the result: those of the study, and each run's members of sets."""
+        """Returns the settings of the study, and each run's members of sets. They determine the result."""
         return {
             "row": self.row,
             "figure": self.figure,

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 
 LOOKS = "look"
-"""Name that begins the label of each look. Labels of other stages begin with the name of an entry in the chain file."""
+"""Prefix of the label of each look. Labels of other stages begin with the name of an entry in the chain file."""
 MANY = 10**9
-"""Number of seeds that is larger than in any study, used to get the runs of all seeds."""
+"""More seeds than any study has. Passing this number of seeds selects the runs of all seeds."""
 VERDICTS = {"better": "better", "worse": "worse", "equal": "no difference that matters", "open": "undecided"}
 
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """The runs of all recipes on one task, or the sequences of all methods, which are compared by one metric."""
+    """Runs that are compared by one metric: the runs of all recipes on one task, or the sequences of all methods."""
 
     name: str
     figure: str
@@ -50,13 +50,13 @@ class ComparedRow:
     """Runs keyed by recipe and seed. Sequences have one run per seed and order of domains."""
 
     def runs(self, recipes: Sequence[str], seeds: int) -> list[Goal]:
-        """Returns the runs of some recipes with the first `seeds` seeds."""
+        """Returns the runs of the given recipes with the first `seeds` seeds."""
         return [goal for recipe in recipes for goals in list(self.arms[recipe].values())[:seeds] for goal in goals]
 
 
 @dataclass(frozen=True)
 class FollowedRow:
-    """Comparisons of several recipes with the same baseline on the same task or metric, and their looks so far."""
+    """Comparisons of several recipes with one baseline on one task or metric, and their interim analyses (looks)."""
 
     row: ComparedRow
     baseline: str
@@ -103,7 +103,7 @@ def study_nodes(source: ChainFile, only: Mapping[str, list[str]] | None = None) 
 
 
 def _with_seeds(node: Node, rounds: SeedRounds) -> Node:
-    """Returns a node whose list `finetune.seeds` is extended to the study's largest number of seeds.
+    """Returns the node with its list `finetune.seeds` extended to the study's maximum number of seeds.
 
     Raises:
         ConfigError: a node for one member of the set `seed` has several fine-tuning seeds.
@@ -157,7 +157,7 @@ def built_chain(nodes: Sequence[Node], baseline: str, margin: Margin, rounds: Se
 
     Args:
         nodes: the nodes, from `study_nodes`.
-        baseline: name of the recipe that the others are compared with.
+        baseline: name of the recipe with which the other recipes are compared.
         margin: largest differences that count as negligible.
         rounds: the rounds of seeds of a sequential study, or None for other chains.
 
@@ -213,7 +213,7 @@ def compared_rows(goals: Sequence[Goal], rounds: SeedRounds) -> Iterator[Compare
 
 
 def _check_figure(row: ComparedRow) -> None:
-    """Raises ConfigError if the sequences of a row do not measure the metric by which they are compared."""
+    """Raises ConfigError if the sequences of a row do not measure the metric that the study compares."""
     goals = [goal for seeds in row.arms.values() for goals in seeds.values() for goal in goals]
     needs_tasks = row.figure and "loss" not in row.figure and row.figure != "general_change"
     for goal in goals if row.figure else ():
@@ -399,7 +399,7 @@ class RemainingTime:
 
 
 def outlook_of(ending: Ending, rounds: SeedRounds) -> Outlook:
-    """Forecasts when a comparison will end that has not ended yet."""
+    """Forecasts when an unfinished comparison will end."""
     from adapt.statistics.looks import outlook
 
     looked = ending.looked

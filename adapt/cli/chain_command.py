@@ -82,7 +82,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _with_recipe(arguments: Sequence[str]) -> list[str]:
-    """Replaces the name of a shipped recipe in the arguments by the path of its file."""
+    """Replaces the name of a shipped recipe in the arguments with the path of its file."""
     words = [number for number, word in enumerate(arguments) if number and not word.startswith("-")]
     replaced = [*arguments]
     for number in words[:1]:
@@ -125,7 +125,7 @@ def plan_one(arguments: Sequence[str]) -> None:
 
 
 def on_cluster(arguments: Sequence[str]) -> None:
-    """Runs the verbs that submit to or control a cluster, and the verbs status, logs and report."""
+    """Runs the verbs that submit work to a cluster or control it there, and the verbs status, logs and report."""
     asked = read_cluster_command(arguments)
     if asked.verb == "report":
         _serve(asked)

@@ -17,8 +17,8 @@ from adapt.terminal.console import duration, log
 MODEL = "demo:bert-tiny"
 """The model of the demo. The times below were measured with this model."""
 PARSED = 1000
-"""Number of times that this source file is parsed to measure the machine's speed. The CPU time of all these parses is
-called a yardstick. It is the unit of the times below."""
+"""Number of times that this source file is parsed to measure the machine's speed. The total CPU time of these parses is
+called a yardstick, and is the unit of the times below."""
 START = 100.0
 """Time of the demo without training steps: starting Ray, reading, tokenizing and evaluating [yardsticks]."""
 PER_MILLION_TOKENS = 250.0

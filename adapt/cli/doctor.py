@@ -40,7 +40,7 @@ pass, and 1 otherwise. Nothing is started.
 
 With a configuration it also checks the fields storage.root and resources.address, and fields that need a compiler."""
 MAIN = ("torch", "ray", "deepspeed", "transformers")
-"""Packages that get a line of their own, which shows the installed version. The other packages share a line."""
+"""Packages that are listed on separate lines with their versions. All other packages share one line."""
 _LIMIT_S = 7.0
 """Maximum time for loading torch [s]."""
 _ANSWER_S = 3.0
@@ -274,7 +274,7 @@ def _try_private() -> None:
 
 
 def _tried(check: Callable[[], object], where: str) -> CheckLine | None:
-    """Runs a check. Returns a line that reports the check's error, or None if the check passes."""
+    """Runs a check. Returns a line with the check's error, or None if the check passes."""
     try:
         check()
     except AdaptError as error:

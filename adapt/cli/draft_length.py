@@ -13,7 +13,7 @@ from adapt.model.locate import CONFIG, locate, read_json
 
 _BYTES_PER_TOKEN = 4
 _LENGTH, _SHORTEST = 512, 128
-"""Usual number of tokens per sequence, and the smallest number, which is used if the corpus is small."""
+"""Usual number of tokens per sequence, and the minimum number, which is used if the corpus is small."""
 _CPU_WORK = 6 * 4.4e6 * 1e6
 """Maximum number of floating-point operations of a first training run on CPUs. This is enough for training the demo
 model on a million tokens, which takes minutes."""
@@ -108,7 +108,7 @@ class DraftLength:
 
 
 def _bound(steps: int, step_tokens: float, model: ModelProperties, on_gpu: bool) -> int | None:
-    """Returns the maximum number of steps for a first run, or None if the planned `steps` do not exceed it."""
+    """Returns the maximum number of steps for a first run, or None if `steps` does not exceed this maximum."""
     affordable = _MOST_STEPS if on_gpu else round(_CPU_WORK / (6 * model.parameters * step_tokens))
     most = max(_FEWEST_STEPS, affordable if affordable < 100 else round(affordable, -1))
     return most if steps > most else None

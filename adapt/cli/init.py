@@ -300,7 +300,7 @@ class Draft:
 
 
 def _kinds(text: CorpusProperties) -> str:
-    """Lists the formats of a corpus with their numbers of files."""
+    """Lists the formats of a corpus, with the number of files of each format."""
     return ", ".join(f"{count:,} {kind}" for kind, count in text.formats.items())
 
 
@@ -311,7 +311,7 @@ def _unreadable(text: CorpusProperties) -> str:
 
 
 def _bad_share(text: CorpusProperties) -> float:
-    """Chooses `corpus.max_bad_fraction`: twice the unreadable share of the sample, plus the default value."""
+    """Chooses `corpus.max_bad_fraction`: twice the sample's share of unreadable records, plus the default value."""
     found = sum(text.bad.values()) / text.read
     return min(ceil(200 * found) / 100 + CorpusConfig().max_bad_fraction, 1.0)
 

@@ -233,7 +233,7 @@ def heldout_share(texts: Sequence[str], documents: int, is_whole: bool) -> tuple
     """
     wanted = max(documents_to_measure(documents), FEWEST if documents >= 2 * FEWEST else 0)
     usual = CorpusConfig().heldout_fraction
-    # uses the default share if it holds out enough; the factor 1.5 is a margin, as the number of documents is random
+    # uses the default share if it holds out enough; 1.5 is a margin, because the number of held-out documents is random
     if usual * documents >= 1.5 * wanted:
         most = 5000
         share = usual if usual * documents <= most else float(f"{most / documents:.1g}")
@@ -252,7 +252,7 @@ def _texts(file: str, reading: Reading) -> Iterator[Any]:
 
 
 class _Share(Iterator[Any]):
-    """Yields the first records of a file, until the records have a given number of bytes of text."""
+    """Yields the first records of a file, until their text reaches a given number of bytes."""
 
     def __init__(self, records: Iterator[Any], limit: int) -> None:
         self.bytes, self.is_whole = 0, False
@@ -274,7 +274,7 @@ class _Share(Iterator[Any]):
         return record
 
     def bytes_on_disk(self, file: str) -> float:
-        """Estimates how many bytes of the file on disk hold the texts read so far. The file may be compressed."""
+        """Estimates how many bytes the texts read so far take up in the file on disk, which may be compressed."""
         kind, compression = format_of(file)
         if kind in DOCUMENTS and kind != "warc":  # a document file is never read in part, so its whole size counts
             return _size(file)
@@ -330,7 +330,7 @@ class TaskProperties:
     other_texts: list[str]
     """Names of string fields other than the text and the label. One of them may hold the second text of a pair."""
     other_labels: list[str]
-    """Names of further fields that could also hold the label."""
+    """Names of other fields that could also hold the label."""
 
     @property
     def counts(self) -> str:

@@ -36,7 +36,7 @@ COMMANDS = {
 """Descriptions of the commands that are not jobs, keyed by the name of the command."""
 HELP = ("-h", "--help", "help")
 SPACE = "spaces/"
-"""Prefix of the names of search spaces in `dontstop recipes`, because a recipe may have the same name."""
+"""Prefix of search spaces' names in `dontstop recipes`, because a search space and a recipe may have the same name."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -191,7 +191,7 @@ class ShippedRecipe:
 
 
 def with_files(arguments: list[str], option: str, file_of: dict[str, str]) -> list[str]:
-    """Replaces the names of shipped files among an option's values by the paths of the files.
+    """Replaces the names of shipped files in an option's values with the paths of these files.
 
     Args:
         arguments: arguments of the command.
@@ -296,4 +296,4 @@ RUN: dict[str, Callable[[list[str]], None]] = {
     "recipes": _recipes,
     "completion": _completion,
 }
-"""Functions that run the commands in COMMANDS, keyed by command. Their argument is the rest of the command line."""
+"""Functions that run the commands in COMMANDS, keyed by command. Each takes the rest of the command line."""

@@ -22,7 +22,7 @@ from adapt.config.fields import (
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """Texts for a later evaluation, which must not occur in the training text."""
+    """An evaluation set, whose texts must not occur in the training text."""
 
     name: str
     """Short name, shown in reports."""
@@ -100,15 +100,15 @@ class CorpusConfig:
     each page of a PDF file or chapter of an EPUB file. `heading`: the text under each heading (all formats but PDF). A
     file without pages or headings is not divided."""
     max_document_mib: PositiveInt = 128
-    """Largest size of a document [MiB]. The limit applies to its file, to the unpacked content of the file, and to the
+    """Maximum size of a document [MiB]. The limit applies to its file, to the unpacked content of the file, and to the
     extracted text. Larger documents are skipped and counted as unreadable."""
     max_document_pages: PositiveInt = 5000
-    """Largest number of pages of a PDF file, or of chapters of an EPUB file. Longer documents are skipped and counted
+    """Maximum number of pages in a PDF file, or of chapters in an EPUB file. Longer documents are skipped and counted
     as unreadable."""
     max_document_seconds: PositiveInt = 60
-    """Largest CPU time for reading one document [s]. Slower documents are skipped and counted as unreadable."""
+    """Maximum CPU time for reading one document [s]. Slower documents are skipped and counted as unreadable."""
     max_record_mib: PositiveInt = 32
-    """Largest record (line, paragraph or cell) that is read [MiB]; larger records are skipped and counted as
+    """Maximum size of a record (line, paragraph or cell) [MiB]; larger records are skipped and counted as
     unreadable."""
     cleaning: list[str | dict[str, Any]] = field(
         default_factory=lambda: [{"length": {"min_characters": 20}}, {"letters": {"min_fraction": 0.5}}]
@@ -144,8 +144,8 @@ class CorpusConfig:
     """The job fails if more than this share of the records is unreadable (malformed JSON, no text, invalid UTF-8, a
     document that is encrypted, scanned or broken)."""
     heldout_fraction: Fraction = 0.01
-    """Share of the documents that is held out of training for evaluation, chosen by a hash of their text without case
-    and spaces. The same documents are also excluded from replayed text and pools."""
+    """Share of the documents that is held out of training for evaluation, selected by a hash of their text that ignores
+    case and spaces. The same documents are also excluded from replayed text and pools."""
     streaming: bool = False
     """Read, clean and tokenize the corpus during training, in a single pass, instead of preparing it first. Use it for
     corpora that are too large to prepare. Set the length of the run in steps or tokens; the run ends earlier if the
@@ -184,7 +184,7 @@ class MixtureConfig:
 
     @property
     def replays(self) -> bool:
-        """Whether general text, from files or generated, is replayed."""
+        """Returns whether general text, from files or generated, is replayed."""
         return bool(self.replay_paths) or self.replay_kind != "files"
 
 
@@ -195,14 +195,14 @@ class GenerateConfig:
     tokens: PositiveInt = 1_000_000
     """Number of tokens to generate, before filters drop some of the texts."""
     generator: str | None = how(None)
-    """mixture.replay_kind `decoder`: folder or Hugging Face id of the decoder that generates."""
+    """mixture.replay_kind `decoder`: folder or Hugging Face id of the decoder that generates the text."""
     prompts: str | list[str] = how_list()
     """Texts whose first tokens are the prompts of generated texts: paths as in corpus.paths. With an empty list,
     generation begins at the start token, as in arXiv 2605.26097. Not for `gibbs`."""
     prompt_field: str = "text"
     """Field that holds the text of the prompts."""
     prompt_tokens: PositiveInt = 16
-    """Largest number of tokens of a prompt. The generated text contains its prompt."""
+    """Maximum number of tokens in a prompt. The generated text contains its prompt."""
     temperatures: list[PositiveFloat] = field(default_factory=lambda: [0.7, 1.0, 1.3])
     """Temperatures, used in turn for successive texts: logits are divided by the temperature before a token is drawn.
     Higher values give more varied and less coherent text. arXiv 2605.26097 also uses several temperatures; the default
@@ -211,15 +211,15 @@ class GenerateConfig:
     """Each token is drawn from the most probable tokens that together have this probability (nucleus sampling, arXiv
     1904.09751). 1 draws from all tokens."""
     min_length: PositiveInt = 16
-    """Smallest number of tokens of a text; the end-of-text token is not drawn earlier. `gibbs`: the length of each text
-    is drawn uniformly between min_length and max_length."""
+    """Minimum number of tokens in a text; the end-of-text token is not sampled before this length. `gibbs`: the length
+    of each text is drawn uniformly between min_length and max_length."""
     max_length: PositiveInt = 256
-    """Largest number of tokens of a text, including its prompt. At most the model's longest input minus one token."""
+    """Maximum number of tokens in a text, including its prompt. It must be less than the model's longest input."""
     sweeps: PositiveInt = 10
-    """`gibbs`: number of times that every position of a text is drawn anew."""
+    """`gibbs`: number of times that every position of a text is resampled."""
     masked_fraction: PositiveFraction = 0.15
-    """`gibbs`: share of a text's positions that are masked and drawn together. A small share, down to one position, is
-    closer to Gibbs sampling and takes 1 / masked_fraction passes of the model per sweep."""
+    """`gibbs`: share of a text's positions that are masked and resampled together. A small share, down to one position,
+    is closer to Gibbs sampling and takes 1 / masked_fraction passes of the model per sweep."""
     cleaning: list[str | dict[str, Any]] | None = None
     """Cleaning steps that filter the generated text, as in corpus.cleaning. null uses the steps of
     corpus.cleaning followed by `repetition`. Add `language` to keep only some languages."""
@@ -251,9 +251,9 @@ class SynthesizeConfig:
     top_p: PositiveFraction = 0.9
     """Total probability of the tokens to draw from, as in generate.top_p."""
     min_length: PositiveInt = 16
-    """Smallest number of tokens of a rewritten document."""
+    """Minimum number of tokens in a rewritten document."""
     max_length: PositiveInt = 512
-    """Largest number of tokens of a rewritten document."""
+    """Maximum number of tokens in a rewritten document."""
     cleaning: list[str | dict[str, Any]] | None = None
     """Cleaning steps that filter the rewritten documents, as in generate.cleaning."""
     seed: NonNegativeInt = 0

@@ -43,7 +43,7 @@ def how(default: T) -> T:
 def how_list() -> Any:
     """Declares a `how` field that is a list, empty by default.
 
-    Lists of paths are such fields. A stage's key contains a digest of the files' content instead of the paths.
+    Lists of paths are declared this way, because a stage's key contains a digest of the files' content, not the paths.
     """
     return field(default_factory=list, metadata={"how": True})
 
@@ -89,7 +89,7 @@ def check_dataclass(section: Any, name: str = "") -> None:
     """Checks the field values of a dataclass that was built in Python.
 
     Raises:
-        ConfigError: for the reasons given at `read_fields`.
+        ConfigError: in the cases listed at `read_fields`.
     """
     read_fields(type(section), asdict(section), name)
 
@@ -157,7 +157,7 @@ def _with_numbers(kind: Any, values: Any, errors: Sequence[Any]) -> Any:
 
 
 def _check_numbers(value: Any, *keys: str | int) -> None:
-    """Raises ConfigError for numbers that are not finite or, because random generators reject them, beyond 64 bits."""
+    """Raises ConfigError for numbers that are not finite or do not fit in 64 bits (random generators reject those)."""
     if isinstance(value, Mapping):
         for key, content in value.items():
             _check_numbers(content, *([] if keys == ("",) else keys), str(key))

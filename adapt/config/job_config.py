@@ -58,8 +58,8 @@ class Config:
 
     name: str = "dapt"
     """Readable name of the output folders. Results are found by their configuration and not by this name, so
-    renaming a job repeats no work. dontstop sequence stops if a sequence of this name was started with another order
-    of domains or other text."""
+    renaming a job repeats no work. dontstop sequence stops if a sequence of this name was started earlier with a
+    different order of domains or different text."""
     seed: int = 0
     """Seed of the data order, masks and dropout."""
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -138,7 +138,7 @@ DAPT = Kind(
     selects=True,
     not_rtd="",
 )
-"""The job of a configuration that does not name its job."""
+"""Kind of job used for a configuration that does not name one."""
 TAPT_LENGTH: Mapping[str, Any] = {"training.epochs": 100.0, "training.learning_rate": 1e-4}
 """TAPT's defaults for length and learning rate. `dontstop advise` computes the costs of TAPT with these defaults."""
 

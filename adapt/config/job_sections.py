@@ -29,9 +29,9 @@ class EvaluationConfig:
     general_text_field: str = how("text")
     """Field that holds the text of the general corpus."""
     max_documents: PositiveInt = 1000
-    """Largest number of held-out documents measured per corpus (a fixed sample)."""
+    """Maximum number of held-out documents measured per corpus (a fixed sample)."""
     max_tokens: PositiveInt = 500_000
-    """Largest number of tokens of the held-out documents that are measured per corpus."""
+    """Maximum number of held-out tokens measured per corpus."""
     sequence_length: PositiveInt = 512
     """Longer documents are measured in pieces of this many tokens."""
     mask_fraction: OpenFraction = 0.15
@@ -51,7 +51,7 @@ class EvaluationConfig:
     and the precision is that of training. Measuring changes neither weights nor stage keys. Measurements are less
     frequent if they would exceed evaluation.share. null measures only before and after training."""
     share: OpenFraction = how(0.02)
-    """Largest cost of the measurements while the model trains, as a share of the floating point operations of training.
+    """Maximum cost of the measurements while the model trains, as a share of the floating point operations of training.
     The share determines how many held-out documents are measured. Only the first evaluation.sequence_length tokens of
     each document are measured."""
     probe: Literal["knn", "linear"] | None = how(None)
@@ -68,11 +68,11 @@ class ExportConfig:
     """Format and destination of the exported model folder (dontstop dapt, tapt and sequence)."""
 
     sentence_transformers: Literal["mean", "cls", "none"] | None = None
-    """Also write the files with which sentence-transformers loads the folder as a model for sentence vectors: the
-    `mean` of the last layer's states over all tokens, or the state of the first token (`cls`). null uses the pooling
-    with which the objective trained (`tsdae.pooling`), or the pooling of model.path if it is a model of
-    sentence-transformers. For other models, null writes no such files, unless export.kinds needs them (then `mean`).
-    `none` writes no such files. transformers loads the same folder as a language model."""
+    """Pooling for sentence embeddings: the `mean` of the last layer's states over all tokens, or the state of the first
+    token (`cls`). With a pooling, sentence-transformers can also load the exported folder. null uses the pooling with
+    which the objective trained (`tsdae.pooling`), or the pooling of model.path if it is a model of
+    sentence-transformers. For other models, null means `none`, unless export.kinds needs a pooling (then `mean`).
+    `none` writes no files for sentence-transformers. transformers loads the same folder as a language model."""
     normalize: bool | None = None
     """Let sentence-transformers scale vectors to length 1. null keeps the setting of model.path if it is a model of
     sentence-transformers, and does not scale for other models."""
@@ -101,8 +101,8 @@ class ExportConfig:
 class RetrievalConfig:
     """Measurement of sentence vectors by retrieval, before and after training (dontstop dapt and tapt).
 
-    For each query, all documents are ranked by the cosine of their vectors with the query's vector. The documents are
-    all texts that are relevant to some query, and the texts of `corpus`. Texts are truncated to
+    For each query, all documents are ranked by the cosine similarity of their vectors to the query's vector. The
+    documents are all texts that are relevant to some query, and the texts of `corpus`. Texts are truncated to
     evaluation.sequence_length.
     """
 
@@ -114,7 +114,7 @@ class RetrievalConfig:
     positive_field: str = "positive"
     """Field of the pairs that holds the relevant text, or a list of relevant texts."""
     corpus: str | list[str] = how_list()
-    """Further texts to search in, none of which is relevant to a query: paths as in corpus.paths."""
+    """Further documents to search in, which are not relevant to any query: paths as in corpus.paths."""
     corpus_field: str = "text"
     """Field of `corpus` that holds the text."""
     query_prefix: str | None = None
@@ -122,9 +122,9 @@ class RetrievalConfig:
     document_prefix: str | None = None
     """Text that is put before each document."""
     max_queries: PositiveInt = 1000
-    """Largest number of queries measured (a fixed sample)."""
+    """Maximum number of queries measured (a fixed sample)."""
     max_documents: PositiveInt = 10_000
-    """Largest number of documents to search in (a fixed sample that contains all relevant texts of the queries)."""
+    """Maximum number of documents to search in (a fixed sample that contains all relevant texts of the queries)."""
 
 
 @dataclass(frozen=True)
@@ -132,10 +132,11 @@ class SimilarityConfig:
     """Comparison of domains (dontstop similarity); each of corpus.sources is a domain."""
 
     max_documents: PositiveInt = 50_000
-    """Largest number of documents read per domain."""
+    """Maximum number of documents read per domain."""
     models: list[str] = how_list()
-    """One adapted model (id or folder) per source, in the order of the sources. The held-out loss of every model on the
-    text of every source is then compared too. All models must have the tokenizer of model.path."""
+    """One adapted model (id or folder) per source, in the order of the sources. If this list is set, the held-out
+    losses of every model on the text of every source are also compared. All models must have the tokenizer of
+    model.path."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,8 @@ class NamedModel:
     """Hugging Face id or folder of the model."""
     recipe: str | None = None
     """Common name of models that differ only in their seed, such as `dapt`. Standard evaluations (`harness`, `mteb`)
-    show the mean of these models, with intervals over items and seeds. null is for a model without such variants."""
+    show the mean score of these models, with intervals over items and seeds. null is for a model that is not one of
+    several seeds."""
 
 
 @dataclass(frozen=True)
@@ -156,14 +158,14 @@ class ComparisonConfig:
     """Comparison of models (dontstop evaluate) on the held-out text of each of corpus.sources."""
 
     models: list[NamedModel] = how_list()
-    """Models to compare with model.path: a list of {name, path}. If a model's tokenizer gives other token ids than
+    """Models to compare with model.path: a list of {name, path}. If a model's token ids differ from those of
     model.path's tokenizer, losses are compared per byte of text."""
     neighbours: PositiveInt = 10
     """Number of nearest train examples (by cosine of mean features) that vote on the label of a text, for `task` and
     `tasks`."""
     pseudo_perplexity: bool = False
-    """Also measure pseudo-perplexity on the first 100 held-out documents of each domain. Each token is masked on its
-    own (Salazar et al., arXiv 1910.14659), which is slow: one forward pass per token."""
+    """Also measure pseudo-perplexity on the first 100 held-out documents of each domain. Tokens are masked one at a
+    time (Salazar et al., arXiv 1910.14659), which is slow: one forward pass per token."""
 
 
 @dataclass(frozen=True)
@@ -171,9 +173,9 @@ class AdviceConfig:
     """Advice on what to run first (dontstop advise)."""
 
     budget_device_hours: PositiveFloat | None = None
-    """Largest cost of a recommended recipe [device-hours]; null sets no limit."""
+    """Maximum cost of a recommended recipe [device-hours]; null sets no limit."""
     max_documents: PositiveInt = 2000
-    """Largest number of documents that are read per corpus, and of examples that are read per task."""
+    """Maximum number of documents read per corpus and of examples read per task."""
 
 
 @dataclass(frozen=True)
@@ -208,8 +210,8 @@ class EnsembleConfig:
     """Averages predictions of several models (dontstop ensemble), such as models that differ only in their seed."""
 
     models: list[str] = how_list()
-    """Ids or folders of two or more models with the tokenizer of model.path, whose predicted probabilities are
-    averaged; in a chain file also names of stages, such as `dapt[0]`."""
+    """Ids or folders of the two or more models to average; in a chain file also names of stages, such as `dapt[0]`. All
+    models must have the tokenizer of model.path. Their predicted probabilities are averaged."""
 
 
 @dataclass(frozen=True)
@@ -223,37 +225,38 @@ class VocabularyConfig:
     with random weights. On the command line, the first word after dontstop vocabulary sets this field."""
     size: PositiveInt | Literal["elbow"] | None = None
     """`extend`: number of new tokens. `elbow` stops when the next token would save less than the mean over all
-    candidates; null is 1% of the vocabulary. `scratch`: largest number of tokens of the new tokenizer; null is the
-    number of tokens of model.path's tokenizer."""
+    candidates; null is 1% of the vocabulary. `scratch`: maximum vocabulary size of the new tokenizer; null is the
+    vocabulary size of model.path's tokenizer."""
     candidates: str = "saved"
-    """`extend`: which words become tokens first. `saved`: the words that save most tokens, which is frequency x (number
-    of pieces - 1). `divergence`: beginnings of words whose last piece follows the earlier pieces more often than in
-    general text (evaluation.general_paths; arXiv 2109.07460). `trained`: pieces of a tokenizer of the same kind,
-    trained on the corpus. Any other value is the path of a file with one word per line, all of which become tokens."""
+    """`extend`: which words become tokens first. `saved`: the words that save the most tokens. A word saves frequency x
+    (number of pieces - 1) tokens. `divergence`: beginnings of words whose last piece follows the earlier pieces more
+    often than in general text (evaluation.general_paths; arXiv 2109.07460). `trained`: pieces of a tokenizer of the
+    same kind, trained on the corpus. Any other value is the path of a file with one word per line, all of which become
+    tokens."""
     init: Literal["mean_subword", "normal", "zero_logit", "distill", "omp"] = "mean_subword"
     """`extend`: initial embedding rows of new tokens. `mean_subword`: the mean of their old pieces' rows. `normal`:
     random, with the mean and deviation of all rows. `zero_logit`: zeros, so that their first logits are 0. `distill`:
-    starts from the mean, then trains the rows so that the hidden states of the text around a new token are the same as
-    with the old pieces (arXiv 2505.20133). `omp`: expresses the donor's row of each new token as a sparse sum of rows
-    of shared tokens, and computes the same sum from the model's rows (arXiv 2506.06607)."""
+    starts from the mean, then trains the rows so that the hidden states of the text around a new token come close to
+    those with the old pieces (arXiv 2505.20133). `omp`: expresses the donor's row of each new token as a sparse sum of
+    rows of shared tokens, and computes the same sum from the model's rows (arXiv 2506.06607)."""
     module: Literal["exbert"] | None = None
     """`extend`: a module to add to the model, in addition to the new rows. `exbert` adds a smaller layer next to each
     layer of an encoder, and a gate that weighs the two layers for each token (2020.findings-emnlp.129); the method
     freeze trains only this module with freeze.all_but_module. null adds none."""
     module_share: OpenFraction = 1 / 3
-    """`exbert`: size of the added layers: their numbers of attention heads and inner neurons, as a share of the numbers
-    in the model's own layers; at least one head."""
+    """`exbert`: size of the added layers: number of attention heads and of feed-forward neurons, as a share of the
+    numbers in the model's own layers; at least one head."""
     donor: str | None = how(None)
     """`omp`: id or folder of a model whose vocabulary contains the domain's words."""
     snippets: PositiveInt = 100
-    """`distill`: largest number of text snippets of the corpus to learn from, per new token."""
+    """`distill`: maximum number of text snippets from the corpus to learn from, per new token."""
     warmup_steps: NonNegativeInt = 0
-    """`extend`: final optimizer steps in which only the input and output rows of new tokens are trained. Each step uses
-    16 rows of text of at most 128 tokens. 0 omits these steps."""
+    """`extend`: number of optimizer steps at the end of the stage, in which only the input and output rows of new
+    tokens are trained. Each step uses 16 rows of text of at most 128 tokens. 0 omits these steps."""
     learning_rate: PositiveFloat = 1e-4
     """AdamW learning rate of `distill` and of the `warmup_steps`."""
     min_count: PositiveInt = 5
-    """Smallest number of occurrences in the corpus for a word to become a token."""
+    """Minimum number of occurrences in the corpus for a word to become a token."""
     max_megabytes: PositiveFloat = 200.0
     """Amount of text that is sampled from the whole corpus to count words in memory [MB of UTF-8]."""
     keep: str | None = how(None)
@@ -284,8 +287,8 @@ class BoundConfig:
     metric: str
     """Name of a metric in the job's result, as in tune.objectives."""
     limit: float
-    """Largest allowed value of the metric, in its unit (losses are in nats per token). If higher values of the metric
-    are better, it is the smallest allowed value."""
+    """Maximum allowed value of the metric, in the metric's unit (losses are in nats per token). If higher values of the
+    metric are better, it is the minimum allowed value."""
 
 
 @dataclass(frozen=True)
@@ -300,17 +303,17 @@ class TuneConfig:
     """How values are proposed: `random` draws them, `grid` tries all combinations of listed values, `tpe` learns from
     earlier trials (Optuna's tree-structured Parzen estimator; needs the extra `dontstop[optuna]`)."""
     scheduler: Literal["none", "asha", "median"] = "none"
-    """Which trials are continued. `none`: all. `asha` (asynchronous successive halving) and `median` judge a trial
-    after a part of training.max_steps, and continue it if it is among the best or above the median; they need
-    training.schedule wsd with training.warmup_steps. Population-based training is not supported, because it changes
-    values while a model trains, so its result is not one set of values (docs/guide/sweeps.md)."""
+    """Which trials are continued. `none`: all. `asha` (asynchronous successive halving) and `median` measure a trial
+    after a part of training.max_steps. `asha` continues it if it is among the best, `median` if it is above the median.
+    Both need training.schedule wsd with training.warmup_steps. Population-based training is not supported, because it
+    changes values while a model trains, so its result is not one set of values (docs/guide/sweeps.md)."""
     turns: PositiveInt = 3
     """`asha` and `median`: number of times that a trial is measured. The last time is after training.max_steps."""
     reduction: PositiveInt = 3
-    """`asha` and `median`: factor between the lengths of successive turns. `asha` continues 1 / reduction of the
-    trials, the best ones."""
+    """`asha` and `median`: factor between the lengths of a trial at successive measurements. `asha` continues the best
+    1 / reduction of the trials."""
     samples: PositiveInt = 16
-    """Number of trials, not counting the unchanged configuration. For `grid`, the largest number of combinations."""
+    """Number of trials, not counting the unchanged configuration. For `grid`, the maximum number of combinations."""
     objectives: list[str] = field(default_factory=lambda: ["dev_score"])
     """Metrics to optimize: `dev_score`, the mean over all tasks and fine-tuning seeds, or names of metrics in the job's
     result, such as losses.domain.after. If several are listed, the first one decides which trial is best."""
@@ -332,28 +335,27 @@ class TuneConfig:
 
 
 Workers: TypeAlias = int | tuple[int, int]
-"""Number of training processes, or the smallest and the largest number if the number may change during a training
-run."""
+"""Number of training processes, or the minimum and maximum if the number may change during a training run."""
 
 
 def fewest_of(workers: Workers) -> int:
-    """Returns the smallest number of workers: the lower end of the range, or the number if it is fixed."""
+    """Returns the minimum number of workers: the lower end of the range, or the number if it is fixed."""
     return workers if isinstance(workers, int) else workers[0]
 
 
 def most_of(workers: Workers) -> int:
-    """Returns the largest number of workers: the upper end of the range, or the number if it is fixed."""
+    """Returns the maximum number of workers: the upper end of the range, or the number if it is fixed."""
     return workers if isinstance(workers, int) else workers[1]
 
 
 @dataclass(frozen=True)
 class BudgetConfig:
-    """Largest device time and cost of a job or chain, over all its stages and runs."""
+    """Maximum device time and cost of a job or chain, over all its stages and runs."""
 
     device_hours: PositiveFloat | None = None
-    """Largest device time [device-hours]; null sets no limit."""
+    """Maximum device time [device-hours]; null sets no limit."""
     cost: PositiveFloat | None = None
-    """Largest cost, in the currency of resources.price_per_device_hour; null sets no limit."""
+    """Maximum cost, in the currency of resources.price_per_device_hour; null sets no limit."""
 
 
 @dataclass(frozen=True)
@@ -363,15 +365,15 @@ class ResourcesConfig:
     address: str | None = None
     """Address of a Ray cluster; null uses the environment variable RAY_ADDRESS, or else starts Ray on this machine."""
     workers: PositiveInt | tuple[int, int] = 1
-    """Number of training processes, one per device, or a range [fewest, most]: training starts with as many processes
-    as fit, continues with fewer when a node is lost, and with more when a node joins. Numbers that do not divide
-    training.global_batch_size are skipped."""
+    """Number of training processes, one per device, or a range [minimum, maximum]: training starts with as many
+    processes as fit, continues with fewer when a node is lost, and with more when a node joins. Numbers that do not
+    divide training.global_batch_size are skipped."""
     cpus_per_worker: PositiveFloat = 1.0
     """CPU cores reserved by each training process."""
     trainings_per_machine: PositiveInt | None = None
     """Number of training runs that share the CPUs of a machine. Each run gets an equal share of the cores; small models
     train faster in parallel. null is 1, so that a run uses all cores. In a search on one machine, null is tune.at_once
-    if each worker has a core and memory suffices."""
+    if there is a core for each worker and enough memory."""
     gpus_per_worker: NonNegativeFloat | None = None
     """GPUs reserved by each training process; null is 1 if the cluster has GPUs at the start, else 0. Set this field on
     an autoscaling cluster that adds GPU nodes on demand."""
@@ -386,10 +388,11 @@ class ResourcesConfig:
     price_per_device_hour: NonNegativeFloat | None = None
     """Price of one device per hour, in any currency, shown in plans and records."""
     budget: BudgetConfig | None = None
-    """Largest device time [device-hours] or cost of the whole job or chain, such as `{device_hours: 2}` or
+    """Maximum device time [device-hours] or maximum cost of the whole job or chain, such as `{device_hours: 2}` or
     `{cost: 30}`; null sets no limit. All stages count, including finished ones. At the limit, training runs save a
-    checkpoint and the job ends with exit code 9. With a larger budget, the same command continues from there. The cost
-    of a search's trials is added when the search ends; tune.budget_device_hours limits this cost."""
+    checkpoint and the job ends with exit code 9. Run the same command with a larger budget to continue from the
+    checkpoint. The cost of a search's trials is added when the search ends; tune.budget_device_hours limits this
+    cost."""
     max_failures: NonNegativeInt = 3
     """Number of times that a training run restarts from its last checkpoint after a worker crashed, before the run
     fails. Node preemptions do not count."""
@@ -399,8 +402,8 @@ class ResourcesConfig:
     last checkpoint. null is 5 times the slowest step so far, at least 30 s (300 s with training.compile). The first
     start of a job on a host, including its first step, may take 30 minutes; a later start may take 5 times as long as
     the slowest start so far. Evaluations, checkpoints and the export may take 30 minutes. A process that a signal has
-    stopped is ended after 30 s in any phase. In stages that do not train, a Ray task is ended and repeated when a call
-    takes 10 times as long as the slowest call so far, but not before `stall_s` (null: 30 minutes)."""
+    stopped is killed after 30 s in any phase. In stages that do not train, a Ray task is killed and repeated when a
+    call takes 10 times as long as the slowest call so far, but not before `stall_s` (null: 30 minutes)."""
     max_stalls: NonNegativeInt = 3
     """Number of times that a training run restarts because workers stalled, before the run fails. Stalls do not count
     as failures."""
@@ -408,7 +411,7 @@ class ResourcesConfig:
     """Number of consecutive restarts, for any reason, without a new checkpoint in between; one more restart ends the
     training run. The wait before such a restart doubles from 2 to at most 60 seconds."""
     stages_at_once: PositiveInt | None = None
-    """Largest number of independent stages of a chain that run at the same time; null is as many as fit on this
+    """Maximum number of independent stages of a chain that run at the same time; null is as many as fit on this
     machine. On a cluster, null is 16, and the cluster delays their tasks until resources are free."""
     wait_s: NonNegativeFloat = 300.0
     """Time to wait for an autoscaling cluster to provide the requested resources [s]."""
@@ -430,8 +433,8 @@ class StorageConfig:
     """Folder for the local copy of a bucket, on a large and fast disk. On a cluster, each node has its own local copy
     at this path."""
     cache_gb: PositiveFloat | None = None
-    """Size of the local copy above which files of finished stages are removed from it, least recently used first [GB];
-    null for 80% of the disk."""
+    """Maximum size of the local copy [GB]; null is 80% of the disk. Above it, files of finished stages are removed from
+    the local copy, least recently used first."""
 
 
 @dataclass(frozen=True)
@@ -439,9 +442,10 @@ class TrackingConfig:
     """Experiment trackers. TensorBoard files are always written, in the training stage's folder."""
 
     mlflow_uri: str | None = None
-    """MLflow tracking server or folder; null for none. Needs the extra `dontstop[mlflow]`."""
+    """MLflow tracking server or folder; null uses no MLflow. Needs the extra `dontstop[mlflow]`."""
     wandb_project: str | None = None
-    """Weights & Biases project; null for none. Needs the extra `dontstop[wandb]` and WANDB_API_KEY set."""
+    """Weights & Biases project; null uses no Weights & Biases. Needs the extra `dontstop[wandb]` and WANDB_API_KEY
+    set."""
 
 
 Event: TypeAlias = Literal["finish", "failure", "stall", "budget"]

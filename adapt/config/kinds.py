@@ -67,7 +67,7 @@ class Kinds(dict[str, str], Generic[T]):
             given: values of options, keyed by name. Other options have their defaults.
 
         Raises:
-            ConfigError: for the reasons given at `load` and `read_options`.
+            ConfigError: in the cases listed at `load` and `read_options`.
         """
         options = self.options(name)
         if options is None and given:
@@ -78,7 +78,7 @@ class Kinds(dict[str, str], Generic[T]):
         """Returns the dataclass of a kind's options, or None if the kind has no options.
 
         Raises:
-            ConfigError: for the reasons given at `load`.
+            ConfigError: in the cases listed at `load`.
         """
         if self._options is not None and name in self:
             place = self._options.get(name)

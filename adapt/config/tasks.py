@@ -27,7 +27,7 @@ class TaskConfig:
     train: str | list[str] = how_list()
     """Labelled examples to learn from: files as in corpus.paths."""
     dev: str | list[str] = how_list()
-    """Labelled examples whose scores decide which epoch is the best."""
+    """Labelled examples on which the best epoch is chosen."""
     test: str | list[str] = how_list()
     """Labelled examples for the final scores, used only once."""
     kind: Literal["single_label", "multi_label", "tokens"] = "single_label"
@@ -57,8 +57,8 @@ class TaptConfig:
     """Task-adaptive pre-training: trains on the text of a task's train split, without its labels."""
 
     batch_examples: PositiveInt | None = 256
-    """Average number of examples whose text makes up one optimizer step; training.global_batch_size is derived from it.
-    null uses training.global_batch_size unchanged."""
+    """Average number of examples per optimizer step; training.global_batch_size is derived from it. null uses
+    training.global_batch_size unchanged."""
     transductive: bool = False
     """Also train on the text of the dev and test splits. Scores of such models are marked in every report."""
     pool_paths: str | list[str] = how_list()
@@ -73,7 +73,7 @@ class SelectConfig:
     """Selection of documents from a pool: for dontstop select, for TAPT, or for DAPT instead of a corpus."""
 
     kind: str | list[Any] = "random"
-    """How documents are chosen: `random`, `dsir`, `classifier`, `knn`, `tsds`, `semdedup`, `perplexity`, or your own
+    """How documents are selected: `random`, `dsir`, `classifier`, `knn`, `tsds`, `semdedup`, `perplexity`, or your own
     selection, `package.module:Class` (docs/guide/selection.md). Options come from the section with the selection's
     name. A list narrows the pool step by step; each entry is `name` or `name: {option: value}`, and options in the list
     override those of the section."""
@@ -83,7 +83,7 @@ class SelectConfig:
     pool_text_field: str = "text"
     """Field that holds the text of the pool."""
     target_paths: str | list[str] = how_list()
-    """Text that the chosen documents should resemble: paths as in corpus.paths. An empty list uses the text of the
+    """Text that the selected documents should resemble: paths as in corpus.paths. An empty list uses the text of the
     tasks' train splits."""
     target_text_field: str = "text"
     """Field that holds the text of the target."""
@@ -92,7 +92,7 @@ class SelectConfig:
     documents: PositiveInt | None = None
     """Budget: number of documents."""
     tokens: PositiveInt | None = None
-    """Budget: total number of tokens of the chosen documents. The last document may exceed this number."""
+    """Budget: total number of tokens in the selected documents. The last document may exceed this number."""
     keep: PositiveFloat = 10.0
     """In a list of selections, every step except the last keeps this many times the budget."""
     embedder: str = "tfidf"
@@ -100,14 +100,14 @@ class SelectConfig:
     own embedder, `package.module:Class` (docs/guide/selection.md). Options come from the section with the embedder's
     name."""
     index: Literal["auto", "flat", "ivf", "ivf_pq", "hnsw"] = "auto"
-    """Index for finding nearest vectors: `flat` compares all vectors, the others only some; `auto` is `flat` up to a
-    million documents (docs/guide/selection.md)."""
+    """Index for finding nearest vectors: `flat` compares a vector with all others, the other kinds compare it with only
+    some; `auto` is `flat` up to a million documents (docs/guide/selection.md)."""
     min_recall: Fraction = 0.95
     """Share of the true nearest documents that the index must find, measured on 200 target texts. The search is widened
     until the index finds this share; if the widest search does not find it, the job fails."""
     measure_loss: bool = True
-    """dontstop select: also measure the model's held-out loss on the chosen documents, on random documents and on the
-    target, on 20,000 tokens each, on the CPUs of this machine."""
+    """dontstop select: also measure the model's held-out loss on the selected documents, on random documents and on the
+    target (20,000 tokens of each), on the CPUs of this machine."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class FinetuneConfig:
     """Seeds of the fine-tuning runs, one run per seed. A seed determines the initial weights of the new layers, the
     order of examples, and dropout."""
     epochs: PositiveInt | None = None
-    """Largest number of passes over the train split; null is 10, or 3 with more than 5,000 examples."""
+    """Maximum number of passes over the train split; null is 10, or 3 with more than 5,000 examples."""
     patience: PositiveInt = 3
     """Training ends after this many epochs without a better dev score. The weights of the best epoch are then scored on
     the test split."""
@@ -159,7 +159,7 @@ class FinetuneConfig:
     """GPUs reserved by each run; null lets all seeds share one GPU, if the cluster has any."""
     save_model: bool = how(False)
     """`fine_tune`: keep the fine-tuned model of each seed, in the format of transformers (BERT and RoBERTa). Seeds that
-    finished without saving a model are repeated."""
+    finished earlier without saving a model are run again."""
 
     @property
     def passing(self) -> int:
@@ -203,9 +203,9 @@ class OwnMtebTask:
     name: str
     """Short name, shown in tables."""
     kind: Literal["classification", "sts", "retrieval"]
-    """What the task measures. `classification`: accuracy of logistic regression on the vectors of 8 examples per label,
-    mean of 10 draws. `sts`: Spearman correlation between the cosine of two texts and their score. `retrieval`:
-    nDCG@10."""
+    """What the task measures. `classification`: accuracy of logistic regression trained on the vectors of 8 examples
+    per label, averaged over 10 random draws of these examples. `sts`: Spearman correlation between the cosine
+    similarity of two texts' vectors and the texts' score. `retrieval`: nDCG@10."""
     test: str | list[str] = field(default_factory=list)
     """Files with the items: labelled texts, scored pairs, or queries with relevant texts."""
     train: str | list[str] = field(default_factory=list)

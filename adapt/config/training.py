@@ -32,7 +32,7 @@ class ModelConfig:
     attention_dropout: Fraction | None = None
     """Dropout of the attention weights during training; null keeps the model's value. GPUs train faster with 0."""
     attention: Literal["own", "bidirectional"] = "own"
-    """`bidirectional` turns a decoder such as Llama into an encoder, in which each token sees its whole document
+    """`bidirectional` turns a decoder such as Llama into an encoder, in which each token attends to its whole document
     (LLM2Vec, arXiv 2404.05961). Train it with `objective.kind: mntp`. Its config.json has `is_causal: false`, which
     transformers 5 applies when it loads the model. If the tokenizer has no mask token, one is added."""
     head: Literal["require", "new"] = "require"
@@ -55,14 +55,15 @@ class ObjectiveConfig:
     """The training objective: which tokens the model predicts."""
 
     kind: str = "mlm"
-    """Masked tokens, drawn anew in each epoch, are predicted by `mlm` (single tokens), `whole_word` (whole words),
-    `entity` (entities and words), `span` (runs of words), and `difference` (single tokens, preferably in words that are
-    frequent in the domain and rare in general text, evaluation.general_paths; arXiv 2305.14577). `causal` predicts the
-    next token (GPT-2, Llama and similar models). `causal_detour` predicts the next token with an encoder, whose
-    attention is causal during this training run only; masked language modelling must follow (arXiv 2605.12438). `tsdae`
-    trains sentence vectors: it rebuilds a sentence from the vector of a part of its words (section `tsdae`; arXiv
-    2104.06979). `mntp` predicts masked tokens with a decoder that `model.attention` made bidirectional: the state at
-    the position before a token predicts the token (arXiv 2404.05961). `package.module:Class` names your own masking."""
+    """These kinds predict masked tokens, which are resampled in each epoch: `mlm` (single tokens), `whole_word` (whole
+    words), `entity` (entities and words), `span` (runs of words), and `difference` (single tokens, preferably in words
+    that are frequent in the domain and rare in general text, evaluation.general_paths; arXiv 2305.14577). `causal`
+    predicts the next token (GPT-2, Llama and similar models). `causal_detour` predicts the next token with an encoder,
+    whose attention is causal during this training run only; masked language modelling must follow (arXiv 2605.12438).
+    `tsdae` trains sentence vectors: it reconstructs a sentence from the vector of only a part of the sentence's words
+    (section `tsdae`; arXiv 2104.06979). `mntp` predicts masked tokens with a decoder that `model.attention` made
+    bidirectional: the state at the position before a token predicts the token (arXiv 2404.05961).
+    `package.module:Class` names your own masking."""
     mask_fraction: OpenFraction = 0.15
     """Share of a row's tokens that are predicted, at least one token per row. At 0.3 a model often learns more at
     little cost (Wettig et al., arXiv 2202.08005). Not used by `causal`, `causal_detour` and
@@ -136,10 +137,10 @@ class StopConfig:
     """The training run ends after this many consecutive measurements without an improvement. The last model is
     exported. Set either patience or rise."""
     minimum: NonNegativeFloat = 0.0
-    """With patience: smallest improvement over the best value so far that counts as an improvement."""
+    """With patience: minimum change from the best value so far that counts as an improvement."""
     rise: PositiveFloat | None = None
-    """Forgetting budget: the training run ends when the loss has risen by more than this amount since before the first
-    step [nats per predicted token]. The model of the last measurement within the budget is exported."""
+    """Forgetting budget [nats per predicted token]: the training run ends when the loss is more than this amount above
+    its value before the first step. The model of the last measurement within the budget is exported."""
 
 
 @dataclass(frozen=True)
@@ -147,16 +148,16 @@ class TrainingConfig:
     """Length, optimizer and batches of the training run."""
 
     max_steps: PositiveInt | None = None
-    """Largest number of optimizer steps. Training ends at the first limit reached of max_steps, max_tokens, max_flops
+    """Maximum number of optimizer steps. Training ends at the first limit reached of max_steps, max_tokens, max_flops
     and epochs; if none is set, after 12,500 steps."""
     max_tokens: PositiveInt | None = None
-    """Largest number of training tokens (rounded up to whole steps)."""
+    """Maximum number of training tokens (rounded up to whole steps)."""
     max_flops: PositiveFloat | None = None
-    """Largest number of floating point operations of the forward and backward passes, computed from the model's
+    """Maximum number of floating point operations of the forward and backward passes, computed from the model's
     dimensions and the method (rounded up to whole steps). Use it to train models of different sizes or tokenizers at
     equal compute."""
     epochs: PositiveFloat | None = None
-    """Largest number of passes over the prepared corpus (rounded up to whole steps)."""
+    """Maximum number of passes over the prepared corpus (rounded up to whole steps)."""
     learning_rate: PositiveFloat = 5e-4
     """Peak learning rate, reached after the warm-up."""
     schedule: Literal["linear", "cosine", "constant", "wsd"] = "linear"
@@ -175,15 +176,15 @@ class TrainingConfig:
     floor_fraction: Fraction = 0.0
     """Final learning rate of a schedule that falls, as a share of the peak."""
     optimizer: Literal["adamw", "stable_adamw"] = "adamw"
-    """`stable_adamw` shortens the step of a matrix whose gradients outgrow their average (Wortsman et al., arXiv
-    2304.13013), and needs no gradient clipping."""
+    """`stable_adamw` reduces the step size of a matrix when its gradients exceed their running average (Wortsman et
+    al., arXiv 2304.13013), and needs no gradient clipping."""
     weight_decay: NonNegativeFloat = 0.01
     """AdamW's decoupled weight decay, on matrices only (not on biases and layer norms)."""
     decay_embeddings: bool = True
     """Apply weight decay to the embeddings too."""
     embedding_rate: PositiveFloat = 1.0
-    """Factor of the learning rate for all embedding tables (of tokens, positions and token types), and for an output
-    head that shares the token table."""
+    """Factor by which the learning rate is multiplied for all embedding tables (of tokens, positions and token types),
+    and for an output head that shares the token table."""
     layer_decay: PositiveFraction = 1.0
     """Ratio of each layer's learning rate to the rate of the layer above. With 0.9, the top layer of 12 trains at the
     full rate, the lowest at 0.9^11 = 31%, and the embeddings at 0.9^12 = 28% of the full rate (Howard and Ruder, arXiv
@@ -194,13 +195,13 @@ class TrainingConfig:
     state. This field can be combined with any method. The method `freeze` also freezes embeddings and lowest layers; it
     exists for comparisons with other methods in studies of forgetting."""
     beta1: ProperFraction = 0.9
-    """AdamW's decay of the gradient mean."""
+    """AdamW's decay rate of the running mean of gradients."""
     beta2: ProperFraction = 0.98
-    """AdamW's decay of the squared-gradient mean."""
+    """AdamW's decay rate of the running mean of squared gradients."""
     epsilon: PositiveFloat = 1e-6
     """AdamW's epsilon, which prevents division by zero."""
     max_gradient_norm: NonNegativeFloat = 1.0
-    """Largest global norm of the gradients: larger gradients are scaled down to it; 0 turns clipping off."""
+    """Maximum global norm of the gradients: larger gradients are scaled down to it; 0 turns clipping off."""
     on_spike: Literal["stop", "skip"] | None = None
     """What happens at a spike: a step whose loss or gradient norm is not finite, or exceeds the median of the last
     spike_window_steps steps by more than spike_deviations deviations. `stop` ends the run before the step changes the
@@ -213,7 +214,7 @@ class TrainingConfig:
     """`on_spike`: limit above the median, in deviations. A deviation is 1.4826 times the median absolute deviation
     (the standard deviation of normally distributed values), at least 1% of the median."""
     max_spikes: PositiveInt = how(10)
-    """`on_spike: skip`: largest number of consecutive steps that are skipped. One more spike ends the run."""
+    """`on_spike: skip`: maximum number of consecutive steps that are skipped. One more spike ends the run."""
     global_batch_size: PositiveInt = 2048
     """Number of sequences per optimizer step, over all workers."""
     sequence_length: PositiveInt = 512
@@ -246,8 +247,8 @@ class TrainingConfig:
     """Number format of the forward and backward pass (weights stay in fp32). `auto` is bf16 if the hardware is faster
     in it, else fp32. `fp16`, with loss scaling, is for GPUs without bf16."""
     micro_batch: PositiveInt | Literal["auto"] = how("auto")
-    """Largest number of sequences per forward pass on a device; the number of gradient accumulation steps is
-    computed from it. `auto` uses as many as fit in the device's memory."""
+    """Maximum number of sequences per forward pass on a device; the number of gradient accumulation steps is computed
+    from it. `auto` uses as many as fit in the device's memory."""
     gradient_checkpointing: bool = how(False)
     """Recompute each layer's activations in the backward pass instead of storing them. This takes about a third more
     computation and a fraction of the memory."""
@@ -299,8 +300,8 @@ class SequenceConfig:
     needs."""
     domain_ids: bool = how(True)
     """For methods with separate parameters per domain, such as adapters (docs/guide/forgetting.md): `true` fine-tunes a
-    task with the parameters of its own domain; `false` with those of the domain whose text is nearest to the task's
-    train split. Held-out losses are reported both ways."""
+    task with the parameters of its own domain; `false` uses the parameters of the domain whose text is nearest to the
+    task's train split. Held-out losses are reported both ways."""
 
 
 @dataclass(frozen=True)

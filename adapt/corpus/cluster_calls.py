@@ -16,10 +16,10 @@ from adapt.support.heartbeat import Steady
 A = TypeVar("A")
 T = TypeVar("T")
 AHEAD = 2
-"""Number of calls per process that are running or waiting. One waiting call per process suffices to keep the process
+"""Maximum number of running and waiting calls per process. One waiting call per process suffices to keep the process
 busy. A larger number would let unread results accumulate."""
 TRIES = 3
-"""Largest number of times that a call is repeated because its process or machine was lost."""
+"""Maximum number of times that a call is repeated because its process or machine was lost."""
 
 
 class Cluster:
@@ -27,7 +27,7 @@ class Cluster:
 
     Args:
         resources: section `resources` of the configuration, which says how to connect to the cluster.
-        folder: folder of the stage. Processes that make no progress are recorded there and ended, and Ray repeats
+        folder: folder of the stage. Processes that make no progress are recorded there and killed, and Ray repeats
             their calls.
     """
 
@@ -39,7 +39,7 @@ class Cluster:
     def spread(
         self, function: Callable[[A], Iterator[T]], arguments: Iterable[A], on_device: bool = False
     ) -> Iterator[Iterator[T]]:
-        """Calls a generator function with each argument, and yields an iterator over the results of each call.
+        """Calls a generator function in parallel, once per argument, and yields an iterator over each call's results.
 
         Each iterator must be read to its end before the next one is requested.
 
@@ -51,7 +51,7 @@ class Cluster:
                 with one core.
 
         Raises:
-            AdaptError: the function raised it.
+            AdaptError: the called function raised this error.
         """
         connect(self._resources)
         shared = ray.put(OnNode(Steady(function, "reading", self.folder, self._resources.stall_s)))

@@ -30,10 +30,10 @@ from adapt.support.schema import marks_of
 from adapt.terminal.console import log
 
 FILES: dict[str, Any] = {"source": "files", "sources": [], "dataset": None, "streaming": False}
-"""Values that replace the fields of section `corpus` for other corpora, such as general text. Other corpora are always
+"""Field values that replace those of section `corpus` for other corpora, such as general text. Other corpora are always
 read from paths."""
 MIXED_IN: dict[str, Any] = {**FILES, "deduplicate": "none"}
-"""Values that replace the fields of section `corpus` for replayed text, and for the pools and targets of selections.
+"""Field values that replace those of section `corpus` for replayed text, and for the pools and targets of selections.
 Duplicates within these corpora are kept."""
 
 
@@ -74,7 +74,7 @@ def pooled_corpus(config: Config) -> CorpusConfig:
 def selection_pool(config: Config) -> CorpusConfig:
     """Returns the corpus of the pool from which documents are selected.
 
-    Documents that contain texts of the evaluation sets of `corpus` are dropped from the pool.
+    Documents that contain texts of the evaluation sets in section `corpus` are dropped from the pool.
     """
     select = config.select
     return replace(config.corpus, **MIXED_IN, paths=select.pool_paths, text_field=select.pool_text_field)
@@ -126,7 +126,7 @@ class Form:
     ends: bool = False
     """Whether documents end with the end-of-text token, from which a causal model learns where a text ends."""
     sentences: bool = False
-    """Whether documents are split into sentences, each of which is stored as a document."""
+    """Whether documents are split into sentences, which are then stored as separate documents."""
 
     @classmethod
     def of(cls, *objectives: ObjectiveConfig, sentences: bool = False) -> "Form":
@@ -137,7 +137,7 @@ class Form:
             sentences: whether documents are split into sentences.
 
         Raises:
-            ConfigError: two phases find entities in different ways.
+            ConfigError: two phases find entities in different ways (another field or tagger).
         """
         marks = tuple(dict.fromkeys(mark for objective in objectives for mark in marks_of(objective.kind)))
         entities = {(each.entity_field, each.tagger) for each in objectives if each.kind == "entity"} or {(None, None)}
@@ -207,22 +207,22 @@ def dedup_identity(corpus: CorpusConfig) -> dict[str, Any]:
 
 GENERAL = "evaluation.general_paths"
 FEWEST_DOCUMENTS = 2
-"""Smallest number of held-out documents that a text must have for its loss to be reported."""
+"""Minimum number of held-out documents for which a text's loss is reported."""
 
 
 def shared_with(general: Manifest, trained: Mapping[str, Sequence[Manifest]], heldout_fraction: float) -> str | None:
-    """Returns the first field whose training text contains a file of the general text; None if there is no such field.
+    """Returns the first field that trains on a file of the general text; None if no field does.
 
     Two files are the same if their contents are equal.
 
     Args:
         general: the files of the general text.
         trained: the files of each source, keyed by the field that names the text to train on.
-        heldout_fraction: share of the documents of training text that is held out.
+        heldout_fraction: share of the training text's documents that is held out.
 
     Raises:
-        ConfigError: the general text is the text of the domain, or the files that it shares with training text are
-            trained on completely.
+        ConfigError: the general text is the text of the domain, or some of its files are also training text of which no
+            document is held out.
     """
     measured = _contents([general])
     field = next((field for field, sources in trained.items() if measured & _contents(sources)), None)
@@ -267,7 +267,7 @@ def check_heldout(heldout: int, trained: int | None, field: str, folder: Path) -
 def warn_of_little(documents: int, text: str, fields: str) -> None:
     """Logs a warning if a text has too few documents for its loss to be reported.
 
-    Losses are only measured on this text; it is not trained on.
+    The text is only used to measure losses, not to train.
 
     Args:
         documents: number of documents of the text.
@@ -295,8 +295,8 @@ def _contents(manifests: Sequence[Manifest]) -> set[str]:
 
 
 SMALL_BYTES = 16 * MIB
-"""Largest size of a csv or tsv file that `check_readable` reads completely [bytes], to find rows that would be lost
-inside a quoted cell."""
+"""Maximum size of a csv or tsv file for which `check_readable` reads the whole file [bytes], to find rows that would be
+lost inside a quoted cell."""
 
 
 def check_readable(manifest: Manifest, corpus: CorpusConfig, entity_field: str | None = None) -> None:

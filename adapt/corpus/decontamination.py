@@ -6,7 +6,8 @@ runs of one text, so a document with the whole text is always dropped. One chang
 of 0.5, a copy of 100 words with three changes is still found, and a shared quotation does not count as a copy. A
 document is also dropped if at least the same share of the document's runs is in one text, because a corpus of single
 sentences may contain an abstract piece by piece. If a text has fewer than n words, a document is dropped if it contains
-all words of the text in a row. If a text has fewer than 8 words, only documents of exactly these words are dropped.
+all words of the text in a row. If a text has fewer than 8 words, only documents that consist of exactly these words are
+dropped.
 
 Evaluation sets are read like the files of tasks: texts, second texts and lists of words. Copies of an evaluation text
 that cannot be read would stay in the corpus, so `corpus.max_bad_fraction` limits the unreadable records of every file.
@@ -31,32 +32,33 @@ from adapt.runner.digest import Digests
 from adapt.support.errors import ConfigError, DataError
 
 SHORTEST_RUN = 8
-"""Smallest number of words that an evaluation text must have to be searched inside longer documents, as in GPT-3."""
+"""Minimum number of words of an evaluation text that is searched for inside longer documents, as in GPT-3."""
 MOST_BITS = 24
-"""Largest number of hash bits that index the table `EvaluationIndex.last_bits`: at most 2^24 entries of one byte."""
+"""Maximum number of hash bits that index the table `EvaluationIndex.last_bits`: at most 2^24 entries of one byte."""
 
 
 @dataclass(frozen=True)
 class EvaluationIndex:
-    """The runs of words of all evaluation texts, in flat arrays, which the processes of a machine can share."""
+    """Index of the runs of words in all evaluation texts. The processes of a machine can share its flat arrays."""
 
     names: list[str]
     """Names of the evaluation sets."""
     n: int
     """Length of the runs of words [words]. A shorter evaluation text is a single run."""
     overlap: float
-    """Smallest share of common runs of words at which a document is dropped. The share is computed both for the runs of
+    """Minimum share of common runs of words at which a document is dropped. The share is computed both for the runs of
     the evaluation text and for the runs of the document, and the larger value counts."""
     lengths: list[int]
     """All lengths of the runs of words to search for [words]."""
     runs: np.ndarray
     """Hashes of all runs, sorted and unique: uint64 [runs]."""
     starts: np.ndarray
-    """Offset in `texts` at which the evaluation texts that contain each run start: int64 [runs + 1]."""
+    """For each run, the offset in `texts` at which its evaluation texts start; then the length of `texts`: int64
+    [runs + 1]."""
     texts: np.ndarray
     """Indices of the evaluation texts that contain each run, concatenated in the order of `runs`: int64."""
     sizes: np.ndarray
-    """Number of different runs of words of each evaluation text: int64 [texts]."""
+    """Number of distinct runs of words in each evaluation text: int64 [texts]."""
     sets: np.ndarray
     """Index of the evaluation set to which each text belongs: int64 [texts]."""
     last_bits: np.ndarray
@@ -149,7 +151,7 @@ def build_index(sets: Sequence[tuple[str, Iterable[str]]], n: int, overlap: floa
     Args:
         sets: name and texts of each set.
         n: length of the runs [words].
-        overlap: smallest share of common runs at which a document is dropped (`EvaluationIndex.overlap`).
+        overlap: minimum share of common runs at which a document is dropped (`EvaluationIndex.overlap`).
     """
     known: list[np.ndarray] = []
     of_set: list[int] = []
@@ -245,7 +247,8 @@ def read_set(evaluation: EvaluationSet, corpus: CorpusConfig) -> dict[str, list[
 
     Args:
         evaluation: the evaluation set.
-        corpus: configuration with the unit of plain text files and the allowed share of unreadable records.
+        corpus: configuration that sets the unit of plain text files (lines or paragraphs) and the allowed share of
+            unreadable records.
 
     Raises:
         DataError: a file is broken, lacks a field, contains no text, or too many of its records cannot be read.
@@ -262,7 +265,7 @@ def _check_fields(file: str, evaluation: EvaluationSet) -> None:
 
 @contextmanager
 def _named(evaluation: EvaluationSet) -> Iterator[None]:
-    """Adds the name of the evaluation set to errors about its files that the `with` block raises."""
+    """Adds the name of the evaluation set to errors that the `with` block raises about the files of the set."""
     try:
         yield
     except DataError as error:
@@ -299,7 +302,7 @@ def _texts(file: str, evaluation: EvaluationSet, corpus: CorpusConfig) -> list[s
 
 
 def _records(file: str, evaluation: EvaluationSet, unit: str) -> Iterator[tuple[int, list[str] | Bad]]:
-    """Yields the number of each record, from 1, and the record's texts or the reason why it cannot be read."""
+    """Yields each record's number, from 1, and either the record's texts or the reason why it cannot be read."""
     if format_of(file)[0] in WITHOUT_FIELDS:
         for number, text in enumerate(read_records(file, Reading(text_unit=unit)), 1):
             yield number, _reason(text) if isinstance(text, Bad) else [text]

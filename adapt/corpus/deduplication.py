@@ -7,8 +7,9 @@ first document of each cluster in stream order is kept. The result does not depe
 partitions, nor on the order in which tasks end.
 
 No document may be trained on if losses are measured on a copy of this document. Function `deduplicate` therefore has an
-argument `before`: sources that keep all documents. A training document of another source is left out if `before` holds
-out a copy of it, and a held-out document if `before` trains on a copy (`documents_left_out`).
+argument `before`: sources that keep all documents. If a source in `before` holds out a document, copies of this
+document in other sources are not trained on. If a source in `before` trains on a document, copies of it in other
+sources are not held out (`documents_left_out`).
 """
 
 import json
@@ -53,7 +54,8 @@ from adapt.support.schema import duplicates_file
 ENTRIES_PER_PARTITION = 8_000_000
 """Number of (bucket, document) entries in a partition. Sorting this many takes about 400 MB of memory."""
 PAIRS_HELD = 4_000_000
-"""Number of pairs of documents in memory above which the pairs are reduced to one pair per duplicate."""
+"""Maximum number of pairs of documents in memory. Above this number, the pairs are reduced to one pair per
+duplicate."""
 EXCERPT_CHARACTERS = 200
 Source = tuple[str, Manifest, CorpusConfig]
 """The name, the files and the settings of a source."""
@@ -136,8 +138,8 @@ def deduplicate(
     """Writes `duplicates-SOURCE.arrow` (item, ordinal, reason) for each source, and the report, into `folder`.
 
     Args:
-        sources: names, files and settings of the sources, in stream order. A source with `deduplicate: none` keeps
-            its duplicates, and loses documents only because of `before`.
+        sources: names, files and settings of the sources, in stream order. In a source with `deduplicate: none`,
+            documents are left out only because of `before`, not because they are duplicates.
         alike: settings that decide which documents are duplicates.
         folder: folder of the stage. Its content is deleted first.
         entity_field: field of the records that holds entities, as in stage `prepare`. The field is needed here, because
@@ -215,16 +217,17 @@ def _piece(chunk: dict[str, Any]) -> Piece:
 
 
 def parts_of(folder: Path, chunks: Iterable[dict[str, int]]) -> ChunkParts:
-    """Returns the chunks in stream order, with the number of each chunk's first document, counted over all chunks."""
+    """Returns the chunks in stream order, and numbers their documents consecutively over all chunks."""
     columns = ("source", "item", "chunk", "documents")
     rows = np.array(sorted(tuple(int(c[name]) for name in columns) for c in chunks), np.int64).reshape(-1, 4)
     return ChunkParts(folder, rows[:, :3], np.concatenate([[0], np.cumsum(rows[:, 3])]).astype(np.int64))
 
 
 def merged(batches: Iterable[np.ndarray]) -> np.ndarray:
-    """Joins batches of pairs. Reduces them (`reduced`) at the end, and whenever there are more than PAIRS_HELD.
+    """Joins batches of pairs, and reduces the joined pairs (`reduced`) to one pair per duplicate.
 
-    So memory grows with the number of duplicates and not with the number of pairs.
+    The pairs are reduced whenever there are more than PAIRS_HELD, so memory grows with the number of duplicates and not
+    with the number of pairs.
     """
     held = [np.zeros((0, 2), np.int64)]
     for pairs in batches:
@@ -272,15 +275,15 @@ def clusters(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         pairs: numbers of documents, int64 [pairs, 2].
 
     Returns:
-        Two arrays, int64 [documents]: the documents that are in a pair, ascending, and the first document of the
-            cluster of each.
+        Two arrays, int64 [documents]: the documents that are in a pair, in ascending order; and for each of them, the
+            first document of its cluster.
     """
     documents, places = np.unique(pairs, return_inverse=True)
     places = places.reshape(-1, 2)
     size = len(documents)
     graph = coo_array((np.ones(len(places), bool), (places[:, 0], places[:, 1])), shape=(size, size))
     _, labels = csgraph.connected_components(graph, directed=False) if size else (0, np.zeros(0, np.int64))
-    # documents are in ascending order, so the first of a cluster has the smallest number
+    # documents are in ascending order, so the first document of a cluster has the smallest number
     _, first = np.unique(labels, return_index=True)
     return documents, documents[first[labels]] if size else documents
 
@@ -291,9 +294,9 @@ def documents_left_out(
     """Decides which documents of clusters are left out.
 
     All documents of the first `before` sources stay. A document of a later source is left out in two cases. First, as a
-    duplicate: its cluster has an earlier document that is also of a later source. Second, to separate training from
-    held-out text: the document is for training and its cluster has a held-out document of the first `before` sources,
-    or the document is held out and its cluster has a training document of these sources.
+    duplicate: its cluster contains an earlier document that is not of the first `before` sources either. Second, to
+    separate training from held-out text: the document is for training and its cluster has a held-out document of the
+    first `before` sources, or the document is held out and its cluster has a training document of these sources.
 
     Args:
         firsts: first document of each document's cluster, for documents in stream order, int64 [documents].
@@ -315,10 +318,11 @@ def documents_left_out(
 
 
 def reduced(pairs: np.ndarray) -> np.ndarray:
-    """Returns the smallest possible set of pairs that has the same clusters (`clusters`) as the given pairs.
+    """Returns a minimal set of pairs with the same clusters (see `clusters`) as the given pairs.
 
     Returns:
-        A pair (first document of the cluster, document) for each document that is not the first: int64 [pairs, 2].
+        A pair (first document of the cluster, document) for each document that is not the first of its cluster: int64
+        [pairs, 2].
     """
     documents, first = clusters(pairs)
     linked = documents != first
@@ -330,8 +334,8 @@ LARGEST = 20
 EXAMPLES = 3
 """Number of documents that the report quotes per cluster."""
 SIMILARITIES = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
-"""Jaccard similarities for which the report gives the probability that two documents of this similarity are
-compared."""
+"""Jaccard similarities for which the report gives the probability that two documents with this similarity are compared
+with each other."""
 
 
 def write_dedup_report(

@@ -1,8 +1,8 @@
 """Tokenizes chunks of texts in tasks of stage `prepare`, and writes shards with marks for words and entities.
 
 Tokenizers differ in their definition of a word, and some have none. WordPiece and byte-level BPE split a text into
-words before they split words into pieces. Some SentencePiece models do not. For such models, words are the parts
-of the text between blanks.
+words before they split words into pieces. Some SentencePiece models do not. For such models, words are the parts of the
+text between spaces.
 """
 
 import gc
@@ -99,8 +99,8 @@ class Encode:
 
         Returns:
             The token ids and marks of the documents, the documents' keys, and counts: characters, unknown tokens, and
-            `refused`, which is 1 if the tokenizer does not allow texts to be cut. If documents are split into
-            sentences, each sentence is a document with the key of the whole document.
+            `refused`, which is 1 if the tokenizer does not allow texts to be cut into separately tokenized pieces. If
+            documents are split into sentences, each sentence is a document with the key of the whole document.
         """
         texts, tokenizer = row["texts"], _tokenizer(self._source)
         keys = keys_of(texts)
@@ -139,17 +139,18 @@ _CLOSING, _OPENING = "[\"'\u201d\u2019)\\]]", "[\\d\"'\u201c\u2018(\\[]"
 _SENTENCE_ENDS = re.compile(
     rf"(?<=[.!?]){_CLOSING}*\s+(?=[^\s\W\d_a-z]|{_OPENING})|\s*\n\s*\n\s*|(?<=[\u3002\uff01\uff1f])"
 )
-"""Places where a sentence may end: white space after `.`, `!` or `?` and closing quotes, before a digit, an opening
-quote or bracket, or a letter that is not lower-case; an empty line; or a full stop of Chinese or Japanese."""
+"""Pattern of a position where a sentence may end: an empty line; a Chinese or Japanese full stop; or white space that
+follows `.`, `!` or `?` (and closing quotes) and precedes a digit, an opening quote or bracket, or a letter that is not
+lower-case."""
 _ABBREVIATION = re.compile(
     r"(?:\b(?:e\.g|i\.e|cf|vs|etc|al|ca|approx|resp|Figs?|Eqs?|Refs?|Secs?|Tabs?|Nos?|Vols?|pp|Drs?|Mrs?|Ms|Prof|St)"
     r"|\b[^\W\d_])\.$"
 )
-"""Pattern of the end of a text that does not end a sentence: an abbreviation, or a single letter with a dot."""
+"""Pattern of a text's end after which the sentence continues: an abbreviation, or a single letter with a dot."""
 
 
 def sentences_of(text: str) -> list[str]:
-    """Splits a text into sentences. A part without letters and digits is joined to the previous sentence."""
+    """Splits a text into sentences. A part with no letter or digit is joined to the previous sentence."""
     found: list[str] = []
     begin, is_whole = 0, True
     for match in [*_SENTENCE_ENDS.finditer(text), None]:
@@ -200,8 +201,8 @@ def share_tokenizer(pretrained: Pretrained, marks: bool, find_out: bool) -> Any:
     Args:
         pretrained: model whose tokenizer is loaded.
         marks: whether the corpus stores marks for each token, such as starts of words.
-        find_out: whether the started task determines where the tokenizer allows texts to be cut. If False, each
-            tokenizing task does this itself when it has seen enough text.
+        find_out: whether the started task determines where texts can be cut into separately tokenized pieces. If False,
+            each tokenizing task does this itself when it has seen enough text.
 
     Returns:
         The reference for `Encode.shared`.
@@ -211,7 +212,7 @@ def share_tokenizer(pretrained: Pretrained, marks: bool, find_out: bool) -> Any:
 
 @lru_cache(maxsize=1)
 def _shared(pretrained: Pretrained, marks: bool, find_out: bool, job: str) -> Any:
-    """Returns the reference of the loaded tokenizer. It is cached for all stages of the same Ray job."""
+    """Returns the reference to the loaded tokenizer. The reference is cached for all stages of the same Ray job."""
     # the task reserves no core, because the tasks that wait for the tokenizer may hold all cores
     return ray.remote(num_cpus=0)(_load).remote(pretrained, marks, find_out)
 
@@ -221,7 +222,7 @@ class _Written(NamedTuple):
 
     tokenizer: dict[str, Any]
     cuts: Cuts | None
-    """Positions at which the tokenizer allows texts to be cut; None if they were not determined."""
+    """Positions at which texts can be cut into separately tokenized pieces; None if they were not determined."""
 
 
 def _load(pretrained: Pretrained, marks: bool, find_out: bool) -> _Written | None:
@@ -245,7 +246,7 @@ def _quick(source: _Source, marks: bool) -> QuickTokenizer:
 
 
 def _fetched(source: _Source) -> _Written | None:
-    """Fetches the tokenizer that another process loaded. None if no tokenizer is shared, or if it cannot be sent."""
+    """Fetches the tokenizer that another process loaded. Returns None if no tokenizer is shared or can be sent."""
     if source.shared is None:
         return None
     written: _Written | None = ray.get(source.shared)
@@ -254,14 +255,15 @@ def _fetched(source: _Source) -> _Written | None:
 
 @lru_cache(maxsize=1)
 def _tokenizer(source: _Source) -> TextTokenizer:
-    """Returns the process's tokenizer, cached for many chunks. It uses one thread, because tasks run in parallel."""
+    """Returns the process's tokenizer, which is cached. It uses one thread, because tasks run in parallel."""
     os.environ["RAYON_NUM_THREADS"] = "1"
     written = _fetched(source)
     return tokenizer_of(written.tokenizer) if written else text_tokenizer(source.pretrained)
 
 
-# Scripts without blanks between words, where a "word" could be a whole sentence: Thai, Lao, Burmese, Khmer, Japanese,
-# Chinese. In these scripts every token that begins a character counts as a word, as in BERT's Chinese model.
+# Scripts without spaces between words, in which a "word" could be a whole sentence: Thai, Lao, Burmese, Khmer,
+# Japanese, Chinese. In these scripts, every token that begins a character counts as the start of a word, as in BERT's
+# Chinese model.
 _NO_BLANKS = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f]"
 )
@@ -287,13 +289,13 @@ class Marker:
         Args:
             text: the text.
             encoding: tokens of the text, with their positions in it.
-            entities: positions [start, end) in characters. If entities overlap, only the one that starts first is used,
-                and of several with this start the longest.
+            entities: positions [start, end) in characters. If entities overlap, only the one that starts first is used;
+                if several start there, the longest.
         """
         return unit_marks(self.word_starts(text, encoding), _entity_numbers(encoding, entities))
 
     def word_starts(self, text: str, encoding: Encoding) -> np.ndarray:
-        """Returns True for the first token of each word and for each special token, bool [tokens]."""
+        """Returns, for each token, whether it starts a word or is a special token: bool [tokens]."""
         words = np.array(encoding.word_ids, float)  # the word of a special token is None, which becomes NaN
         starts: np.ndarray = np.diff(words, prepend=np.nan) != 0
         begins, ends, before = _places(encoding)
@@ -329,17 +331,17 @@ def entity_numbers(begins: np.ndarray, ends: np.ndarray, special: np.ndarray, en
         begins: position at which each token begins in the text [characters].
         ends: position at which each token ends [characters].
         special: whether each token is a special token.
-        entities: positions [start, end) in characters. If entities overlap, only the one that starts first is used, and
-            of several with this start the longest.
+        entities: positions [start, end) in characters. If entities overlap, only the one that starts first is used; if
+            several start there, the longest.
     """
     firsts, lasts = np.array([*without_overlaps(entities), _BEYOND]).T
     number = np.searchsorted(lasts, begins, side="right")  # number of the first entity that ends after the token begins
-    ends = np.maximum(ends, begins + 1)  # RoBERTa's tokenizer gives a token of one blank an empty range
+    ends = np.maximum(ends, begins + 1)  # RoBERTa's tokenizer gives a token of one space an empty range
     return np.where((firsts[number] < ends) & ~special, number, -1)
 
 
 def _places(encoding: Encoding) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the begin and end of each token in the text, and the largest end of all earlier tokens [characters].
+    """Returns the start and end of each token in the text, and the largest end of all earlier tokens [characters].
 
     Special tokens have the position (0, 0).
     """

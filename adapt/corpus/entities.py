@@ -77,7 +77,7 @@ TAGGERS: Kinds[type[Tagger]] = Kinds("objective.tagger", {}, base="adapt.corpus.
 
 @lru_cache(maxsize=1)
 def _loaded(kind: type[Tagger]) -> Tagger:
-    """Returns the tagger of this process. The tagger is created only once, because it may load a model."""
+    """Returns the tagger of this process. It is created only once per process, because it may load a model."""
     return kind()
 
 

@@ -1,9 +1,9 @@
 """Decides which documents are held out to measure losses, so that no text is both measured and trained on.
 
 Each document has a key, a 64-bit hash of its normalised text. Two rules keep measured and trained text separate, also
-across files. First, the held-out share of a corpus consists of the documents with the smallest keys, and every corpus
-of a configuration holds out the same share. Second, if a whole text is measured (general text, the dev split of a
-task), every document with the key of a measured document is left out of training.
+across files. First, the documents with the smallest keys are held out, and every corpus of a configuration holds out
+the same share. Second, if a whole text is measured (general text, the dev split of a task), every document with the key
+of a measured document is left out of training.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ from adapt.support.schema import HELDOUT_GLOB, KEYS, SHARD_GLOB
 MEASURED = Drop("measured")
 """Reason to drop a document from training: losses are measured on the same text, or on a near copy."""
 TRAINED = Drop("trained on elsewhere")
-"""Reason to drop a held-out document: the same text, or a near copy of it, is trained on in an earlier corpus."""
+"""Reason to drop a held-out document: an earlier corpus trains on the same text or on a near copy of it."""
 
 
 def key_of(text: str) -> int:
@@ -73,7 +73,7 @@ def share_holding(folders: Iterable[Path], documents: int) -> HeldShare | None:
 
     Args:
         folders: folders of prepared corpora.
-        documents: smallest number of documents to hold out.
+        documents: minimum number of documents to hold out.
 
     Returns:
         The share and the number of documents that it holds out; None if no document would remain to train on.
@@ -90,7 +90,7 @@ def share_of_keys(keys: np.ndarray, documents: int) -> HeldShare | None:
 
     Args:
         keys: keys of all documents, as returned by `keys_of`.
-        documents: smallest number of documents to hold out.
+        documents: minimum number of documents to hold out.
 
     Returns:
         The share and the number of documents that it holds out; None if no document would remain to train on.
@@ -109,7 +109,7 @@ def share_of_keys(keys: np.ndarray, documents: int) -> HeldShare | None:
 class Measured:
     """Keys of the held-out documents of prepared corpora.
 
-    A call returns the reason to drop a text with one of the keys.
+    Calling the object with a text returns the reason to drop the text if it has one of these keys.
 
     Processes of a machine share the array of keys.
     """
@@ -142,7 +142,7 @@ class Measured:
     def count_in(self, trained: Sequence[Path]) -> int:
         """Counts the held-out documents that also occur in the training text of other prepared corpora.
 
-        Reads the hashes of the training documents one shard at a time.
+        Reads the keys of the training documents one shard at a time.
         """
         by_shard = [np.zeros(0, np.uint64)]
         by_shard += [
@@ -179,8 +179,8 @@ def gather(sources: Sequence[Record], folder: Path) -> dict[str, Any]:
     """Links the held-out shards of several sources into `folder`, in the order of the sources, and sums their metrics.
 
     Returns:
-        The sums of the metrics that are whole numbers or are in BY_REASON, and `legibility`: how the tokenizer splits
-            the words of all sources; and `profile`: languages, duplicates and repeated lines of all sources together.
+        The sums of the metrics that are integers or are in BY_REASON; `legibility`, how the tokenizer splits the words
+            of all sources; and `profile`, the languages, duplicates and repeated lines of all sources together.
     """
     with storage_errors(folder):
         for number, source in enumerate(sources):
@@ -198,7 +198,7 @@ def gather(sources: Sequence[Record], folder: Path) -> dict[str, Any]:
 
 
 def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Returns the sums of several sources' numbers of documents, keyed by reason."""
+    """Adds up the document counts of several sources, separately for each reason."""
     total = Counter[str]()
     for each in counts:
         total.update(each)

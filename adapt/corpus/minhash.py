@@ -54,16 +54,17 @@ def signatures(texts: Sequence[str], n: int, permutations: int) -> np.ndarray:
 
 
 def share_probability(similarity: float, bands: int, rows: int) -> float:
-    """Returns the probability that two documents of a similarity s have a band in common: 1 - (1 - s^r)^b."""
+    """Returns the probability that two documents with Jaccard similarity s share a band: 1 - (1 - s^r)^b."""
     return float(1 - (1 - similarity**rows) ** bands)
 
 
 def bands_for(threshold: float, permutations: int) -> tuple[int, int]:
-    """Chooses the numbers of bands and of rows per band for a threshold.
+    """Chooses the number of bands, and the number of rows (positions) per band, for a similarity threshold.
 
     Returns:
-        Number of bands and number of rows per band. The number of rows is the largest at which two documents at the
-        threshold share a band with a probability of at least RECALL_AT_THRESHOLD, or 1 if no number reaches this.
+        Number of bands and number of rows per band. The number of rows is the maximum at which two documents whose
+        similarity equals the threshold share a band with a probability of at least RECALL_AT_THRESHOLD. It is 1 if no
+        number of rows reaches this probability.
     """
     for rows in range(permutations, 0, -1):
         if share_probability(threshold, permutations // rows, rows) >= RECALL_AT_THRESHOLD:
@@ -83,7 +84,7 @@ class DuplicateRule:
     permutations: int = 256
     """Number of positions of a MinHash signature."""
     threshold: float = 0.8
-    """Smallest estimated Jaccard similarity of near copies."""
+    """Minimum estimated Jaccard similarity of near copies."""
 
     @classmethod
     def of(cls, corpus: CorpusConfig) -> "DuplicateRule":
@@ -116,7 +117,7 @@ def band_hashes(signed: np.ndarray, bands: int, rows: int) -> np.ndarray:
 
 
 def estimated_jaccard(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Estimates Jaccard similarities by the share of positions at which two signatures agree.
+    """Estimates the Jaccard similarity of each pair by the share of positions at which its two signatures agree.
 
     Args:
         first: signature of the first document of each pair, uint32 [pairs, permutations].
@@ -132,8 +133,8 @@ def estimated_jaccard(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 Key = Sequence[int] | np.ndarray
 """Source number, item number and chunk number, which identify a chunk of documents."""
 REACH = 16
-"""Number of later documents of the same bucket with which each document is compared. Each document is also compared
-with the first document of the bucket."""
+"""Number of subsequent documents in the same bucket with which each document is compared. Each document is also
+compared with the first document of the bucket."""
 _PAIRS_AT_ONCE = 1 << 16
 
 
@@ -145,7 +146,7 @@ class ChunkParts:
     keys: np.ndarray
     """Source number, item number and chunk number of each chunk: int64 [parts, 3], sorted."""
     starts: np.ndarray
-    """Index of the first document of each chunk, counted over all chunks, followed by the number of all documents:
+    """Number of the first document of each chunk, counted over all chunks, followed by the number of all documents:
     int64 [parts + 1]."""
 
     def bucket_slices(self, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
@@ -232,9 +233,9 @@ def write_chunk(
 def candidates(buckets: np.ndarray, documents: np.ndarray) -> np.ndarray:
     """Returns pairs of documents that share a bucket, the smaller number first: int64 [pairs, 2], without repeats.
 
-    A bucket of at most REACH + 1 documents gives all its pairs. A larger bucket gives the pairs of documents whose
-    positions in it differ by at most REACH, and the pairs of each document with the first one. So the number of pairs
-    grows linearly with the number of documents.
+    A bucket of at most REACH + 1 documents gives all pairs of these documents. A larger bucket gives the pairs whose
+    positions in the bucket differ by at most REACH, and the pairs of each document with the first document of the
+    bucket. So the number of pairs grows linearly with the number of documents.
 
     Args:
         buckets: bucket of each entry, uint64 [entries].
@@ -262,7 +263,7 @@ def duplicates(parts: ChunkParts, pairs: np.ndarray, threshold: float | None) ->
     Args:
         parts: the chunks of all documents.
         pairs: candidate pairs, int64 [pairs, 2].
-        threshold: smallest estimated Jaccard similarity of duplicates; None if only equal normalised texts count as
+        threshold: minimum estimated Jaccard similarity of duplicates; None if only equal normalised texts count as
             duplicates.
     """
     for start in range(0, len(pairs), _PAIRS_AT_ONCE):
@@ -282,7 +283,7 @@ def _lists(values: np.ndarray) -> pa.Array:
 
 
 def _write(path: Path, table: pa.Table) -> None:
-    """Writes a table to a temporary file and renames it, so that a task that dies leaves no partial file."""
+    """Writes a table to a temporary file, then renames the file, so that a task that dies leaves no partial file."""
     with file_aside(path) as aside, pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_batch(table.combine_chunks().to_batches()[0] if len(table) else _empty(table.schema))
 

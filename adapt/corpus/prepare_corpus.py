@@ -38,13 +38,13 @@ from adapt.terminal.console import log
 
 CHUNK_CHARACTERS = 4_000_000
 WAITING_BYTES = 256 * 2**20
-"""Largest amount of text that is read and not tokenized yet [bytes]. The limit keeps memory from growing with the
+"""Maximum amount of text that was read but is not tokenized yet [bytes]. The limit keeps memory from growing with the
 corpus."""
 WORTH_BYTES = 8_000_000
-"""Smallest size of a corpus for which one task determines, for all other tasks, where the tokenizer allows texts to be
-cut [bytes]. For a smaller corpus, each task determines this itself when it has seen enough text."""
+"""Minimum size of a corpus for which one task determines, for all tasks, where texts can be cut into separately
+tokenized pieces [bytes]. For a smaller corpus, each task determines this itself when it has seen enough text."""
 MAX_UNKNOWN_FRACTION = 0.2
-"""Largest share of unknown tokens in a corpus. With a larger share, the stage fails."""
+"""Maximum share of unknown tokens in a corpus. With a larger share, the stage fails."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Shared:
 def screen_of(
     corpus: CorpusConfig, folder: Path, duplicates: Path | None = None, measured: Sequence[Path] = ()
 ) -> Screen:
-    """Returns the checks for the documents of a source. Ray's object store holds the data that the checks need.
+    """Returns the checks for the documents of a source, and puts the data that they need into Ray's object store.
 
     Args:
         corpus: configuration that names the evaluation sets and says whether dropped documents are written.
@@ -97,7 +97,7 @@ def prepare(
     """Reads, cleans and tokenizes a corpus, and writes its shards into `folder`.
 
     Args:
-        manifest: the files of the corpus, or its dataset or packages.
+        manifest: the parts of the corpus: its files, its dataset or its packages.
         corpus: settings for reading and cleaning the corpus.
         pretrained: model whose tokenizer is used.
         folder: folder of the stage. Its content is deleted first.

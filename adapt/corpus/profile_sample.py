@@ -24,7 +24,7 @@ from adapt.model.locate import CARD
 from adapt.support.errors import AdaptError
 
 SAMPLE_ITEMS = 16
-"""Largest number of items (such as files) from which the sample is taken."""
+"""Maximum number of items (such as files) from which the sample is taken."""
 SAMPLE_DOCUMENTS = 256
 SAMPLE_BYTES = 1 * MIB
 """Limits of the sample: number of documents, and number of characters of all documents together."""
@@ -32,9 +32,9 @@ SEED = 0
 LANGUAGE_CHARACTERS = 1000
 """Number of characters at the beginning of a document from which its language is recognised."""
 CLEAR = 0.65
-"""Smallest probability at which a language counts as recognised, as in the cleaning block `language`."""
+"""Minimum probability at which a language counts as recognised, as in the cleaning block `language`."""
 _LINE_DOCUMENTS, _LINE_SHARE = 3, 0.02
-"""Smallest number and smallest share of documents that must have the same line for it to count as boilerplate."""
+"""Minimum number and minimum share of the documents in which a line must occur to count as boilerplate."""
 
 
 def profile_of(sample: Sequence[str], model_languages: Sequence[str] = ()) -> TextProfile:
@@ -61,7 +61,7 @@ def profile_of(sample: Sequence[str], model_languages: Sequence[str] = ()) -> Te
 
 
 def languages_of(sample: Sequence[str]) -> dict[str, float]:
-    """Returns the share of the text in each language [characters], in falling order."""
+    """Returns each language's share of the text (by number of characters), in descending order."""
     counts: Counter[str] = Counter()
     for text in sample:
         code, score = language_classifier().classify(text[:LANGUAGE_CHARACTERS])
@@ -87,7 +87,7 @@ def near_copies(unified: Sequence[str]) -> int:
 
 
 def shared_lines(sample: Sequence[str]) -> float:
-    """Returns the share of the text in lines that many documents have [characters]."""
+    """Returns the share of the text (by number of characters) that is in lines that many documents contain."""
     documents = [{line for line in map(str.strip, text.splitlines()) if line} for text in sample]
     counts = Counter(line for lines in documents for line in lines)
     least = max(_LINE_DOCUMENTS, _LINE_SHARE * len(documents))
@@ -104,8 +104,9 @@ def profile_texts(manifest: Manifest, corpus: CorpusConfig, must_read: bool = Fa
     Args:
         manifest: the files of the corpus.
         corpus: settings for reading and cleaning the corpus.
-        must_read: whether a file that cannot be read is an error. If False, such a file only ends the sample of its
-            item, because the stage that reads the whole corpus will report the error.
+        must_read: whether a file that cannot be read is an error. If False, such a file only ends the sampling of its
+            item (the part of a corpus that one task reads), because the stage that reads the whole corpus will report
+            the error.
 
     Raises:
         AdaptError: a file cannot be read.
@@ -162,7 +163,7 @@ def card_languages(folder: Path) -> list[str]:
 
 
 def profile_corpus(manifest: Manifest, corpus: CorpusConfig, model: Path) -> TextProfile:
-    """Samples a corpus that a job has read before, and returns the profile of the sample.
+    """Samples a corpus that a job has already read, and returns the profile of the sample.
 
     Args:
         manifest: the files of the corpus.
@@ -170,6 +171,6 @@ def profile_corpus(manifest: Manifest, corpus: CorpusConfig, model: Path) -> Tex
         model: folder of the model, whose card names its languages.
 
     Raises:
-        AdaptError: a file can no longer be read. Without this file, the profile would be wrong.
+        AdaptError: a file can no longer be read. The profile would be wrong if this file were left out.
     """
     return profile_of(profile_texts(manifest, corpus, must_read=True), card_languages(model))

@@ -25,7 +25,7 @@ PERIOD_S = 5.0
 SETTLED_S = 2.0
 """Time between the first update of a progress line and the first speed that the line shows [s]."""
 LEAST = ("speed", "share", "ETA")
-"""Parts of a progress line that are dropped, in this order, if the line is too long."""
+"""Parts of a progress line that are omitted, in this order, if the line is too long."""
 R = TypeVar("R")
 
 
@@ -54,9 +54,9 @@ def text_sizes(chunk: pa.Table) -> np.ndarray:
 class Pace:
     """Progress of reading the items of a corpus. An item is a part of the corpus that one task reads.
 
-    The position in an item is not known, so it is estimated from the amount of text that was read: an item is
-    expected to have as much text per unit of size as the finished items. Before the first item is finished, a byte of a
-    file is expected to be a byte of text, unless the file is compressed or a table.
+    How far a task is in its item is not known, so it is estimated from the amount of text that was read. The estimate
+    assumes that the item has as much text per unit of size as the finished items. Before the first item is finished, it
+    assumes one byte of text per byte of a file, unless some file is compressed, a table or a document.
     """
 
     sizes: Sequence[int]
@@ -88,11 +88,11 @@ class Pace:
 
     @property
     def total(self) -> int:
-        """Sum of the sizes of all items; 0 while the share that was read cannot be estimated."""
+        """Sum of the sizes of all items; 0 as long as the progress cannot be estimated."""
         return sum(self.sizes) if self.expected else 0
 
     def add(self, piece: Piece) -> None:
-        """Adds the documents and bytes of a piece that was read, and estimates anew how much has been read."""
+        """Adds the documents and bytes of a piece that was read, and updates the estimate of how much has been read."""
         self.documents += piece.documents
         self.text_bytes += piece.text_bytes
         self._begun[piece.item] += piece.text_bytes
@@ -144,7 +144,7 @@ class Line:
 
 @contextmanager
 def reading(stage: str) -> Iterator[Line]:
-    """Shows the progress line of a stage that reads documents until the block is left."""
+    """Shows the progress line of a stage that reads documents, until the `with` block ends."""
     with display(f"{stage}: starting to read", LEAST, PERIOD_S) as shown:
         yield Line(stage, shown)
 
@@ -160,7 +160,7 @@ def watched(rows: Iterable[R], pace: Pace, stage: str, piece_of: Callable[[R], P
         folder: folder of the stage, in which stalled tasks are recorded.
 
     Raises:
-        StallError: the rows end with an error after tasks had stalled.
+        StallError: reading the rows failed after tasks had stalled.
     """
     seen = []
     with telling_stalls(stage, folder), reading(stage) as line:

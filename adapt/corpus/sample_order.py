@@ -1,14 +1,16 @@
-"""Maps sample j of a run to a row of a source, which depends only on (seed, j), in constant time and memory.
+"""Maps sample j of a run to a row of a source, in constant time and memory. The result depends only on (seed, j).
 
 Rows are permuted by (seed, epoch) without a table. Sources form groups. Within a group, every row comes once per epoch,
-either shuffled over all its sources or one source after another. After the last row of a group, its next epoch begins.
+either shuffled over all its sources or one source after another. After the last row of a group, the group's next epoch
+begins.
 
 The run is divided among the groups by slots: a period has 1,000 slots (more if there are more than 100 groups), and
-each group has a fixed number of them. The slots of every period are permuted anew. So every prefix of a run contains
-each group's share to within one period, and the n-th sample of a group is computed without earlier samples.
+each group has a fixed number of slots per period. The slots of each period are permuted separately. So in the first n
+samples of a run, for any n, each group has its share to within one period, and the n-th sample of a group is computed
+without earlier samples.
 
-If the share of general text grows or falls along a run, the run is cut into phases of whole periods. Each phase has its
-own numbers of slots, and the number of a group's samples before a period is still computed directly.
+If the share of general text increases or decreases along a run, the run is cut into phases of whole periods. Each phase
+has its own numbers of slots, and the number of a group's samples before a period is still computed directly.
 """
 
 from collections.abc import Callable, Sequence
@@ -76,9 +78,9 @@ class Group:
         return Places(np.array(self.sources, np.int64)[owners], epochs, rows)
 
     def drawn(self, count: int, seed: int) -> np.ndarray:
-        """Counts the rows of each source among the first `count` samples of the group, int64 [sources of the group].
+        """Counts the rows of each source in the first `count` samples of the group, int64 [sources of the group].
 
-        Whole epochs need no search. The samples of an unfinished epoch are permuted and counted, unless the sources
+        Whole epochs need no search. For an unfinished epoch, the samples are permuted and counted, unless the sources
         come in turn.
         """
         if not count:
@@ -106,7 +108,7 @@ def _permuted(epochs: np.ndarray, places: np.ndarray, size: int, seed: int) -> n
 
 
 MOST_PHASES = 1000
-"""Largest number of phases into which a run is cut if the share of general text changes during the run."""
+"""Maximum number of phases into which a run is cut if the share of general text changes during the run."""
 
 
 @dataclass(frozen=True)
@@ -169,10 +171,10 @@ def largest_remainder(shares: Sequence[float], total: int) -> tuple[int, ...]:
 
 DEFAULT = MixtureConfig()
 SLOTS = 1000
-"""Shortest length of a period [samples], at which shares are rounded to thousandths."""
+"""Minimum length of a period [samples]. At this length, shares are rounded to thousandths."""
 SLOTS_PER_GROUP = 10
-"""Smallest number of slots of a period per group. Every group has at least one slot, so with few slots a group with a
-tiny share would reduce the shares of the others."""
+"""Minimum length of a period as a multiple of the number of groups [slots per group]. Every group has at least one
+slot, so in a short period a group with a tiny share would reduce the shares of the other groups."""
 _LEAST = 1e-300
 """Lower limit of the relative weight of a source whose weight is above 0. Without this limit, a tiny weight could be
 rounded to 0, and the source would silently be left out."""
@@ -190,16 +192,16 @@ class Mixture:
     beside: int = 0
     """Number of groups that contain text of past domains or general text. They are the last groups of `groups`."""
     changing: Slots | None = None
-    """Slots of each period if the share of general text changes along the run, else None. If the share changes, `slots`
-    has the numbers for the middle of the run."""
+    """Slots of each phase if the share of general text changes along the run, else None. If the share changes, the
+    field `slots` has the numbers for the middle of the run."""
     first_general: int | None = None
-    """Smallest row number (see `numbers`) of general text; None if the run has no general text."""
+    """First row number (see `numbers`) of general text; None if the run has no general text."""
     ahead: tuple[int, ...] = ()
-    """Number of samples by which each group is ahead of its slots, because groups had other shares in earlier parts of
-    the run. Empty if the run has no earlier parts."""
+    """Number of samples that each group has used in earlier parts of the run beyond the number that its present slots
+    would give. Groups may have had other shares there. Empty if the run has no earlier parts."""
     numbering: tuple[int, ...] = ()
-    """Number of rows of each source that the method `numbers` assumes. In a run with several row lengths, this is the
-    number of rows at the shortest length. If empty, the method assumes `rows`."""
+    """Number of rows per source that the method `numbers` assumes. In a run that changes the row length, this is the
+    number at the shortest length. If empty, the method assumes the actual numbers, `rows`."""
 
     @classmethod
     def of(
@@ -219,7 +221,8 @@ class Mixture:
             rows: number of rows of each source of the domain.
             seed: seed of the run.
             config: settings of the mixture.
-            weights: relative share of each source of the domain, with a sum above 0; None for shares by number of rows.
+            weights: relative share of each source of the domain, with a sum above 0; None for shares in proportion to
+                the numbers of rows.
             replay: number of rows of each source of general text. These sources come after all others.
             recalled: number of rows of each text of past domains. These texts come after the domain's sources.
             recalled_fraction: share of texts of past domains in the run.
@@ -292,15 +295,15 @@ class Mixture:
         return [int(rows) for part in parts for rows in part]
 
     def numbered(self, rows: Sequence[int]) -> "Mixture":
-        """Returns a copy of this mixture whose method `numbers` assumes that the sources have `rows` rows."""
+        """Returns a copy of this mixture in which the method `numbers` assumes the given numbers of rows per source."""
         general = None if self.first_general is None else sum(rows[: -len(self.groups[-1].sources)])
         return replace(self, numbering=tuple(rows), first_general=general)
 
     def going_on(self, sample: int, drawn: Sequence[int]) -> "Mixture":
-        """Returns this mixture for the part of a run from `sample` on, after a part with another mixture.
+        """Returns this mixture for the part of a run from `sample` on, if earlier parts used other mixtures.
 
-        Each group continues after the rows that were drawn from its sources, so no row comes a second time before every
-        row of the group came once. If the mixture is the same as before, its order is continued unchanged.
+        Each group continues after the rows that were drawn from its sources, so no row is repeated before every row of
+        the group was used once. If the earlier parts used the same mixture, the order of samples does not change.
 
         Args:
             sample: number of the first sample of the part.
@@ -312,7 +315,7 @@ class Mixture:
 
     @property
     def epoch(self) -> int:
-        """Number of samples after which the run has used as many of the domain's rows as the domain's sources have."""
+        """Number of samples after which the number of domain rows used equals the number of rows in the domain."""
         everyone = list(zip(self.groups, self.slots, strict=True))
         domain = [(group.total, slots) for group, slots in everyone[: len(everyone) - self.beside] if slots]
         rows, slots = sum(rows for rows, _ in domain), sum(slots for _, slots in domain)
@@ -374,13 +377,13 @@ class Mixture:
 
 
 def replay_shares(config: MixtureConfig) -> tuple[float, float]:
-    """Returns the shares of general text at the beginning and at the end of a run."""
+    """Returns the share of general text at the beginning of a run and the share at its end."""
     last = config.replay_last
     return config.replay_fraction, config.replay_fraction if last is None else last
 
 
 def share_changes(config: MixtureConfig) -> bool:
-    """Returns whether the share of general text changes along a run. If so, the order depends on the run's length."""
+    """Returns whether the share of general text changes along a run. If so, the run's length affects the order."""
     begins, ends = replay_shares(config)
     return begins != ends
 
@@ -388,8 +391,8 @@ def share_changes(config: MixtureConfig) -> bool:
 def proportions(weights: Sequence[float], temperature: float = 1.0) -> list[float]:
     """Returns shares in proportion to weights^(1 / temperature). Higher temperatures make the shares more even.
 
-    The share of a weight above 0 is above 0. The formula is that of Devlin et al. 2019 (multilingual BERT's
-    exponentially smoothed weighting) and of Arivazhagan et al., arXiv 1907.05019.
+    If a weight is above 0, so is its share. The formula is used by Devlin et al. 2019 (exponentially smoothed weighting
+    in multilingual BERT) and Arivazhagan et al. (arXiv 1907.05019).
     """
     most = max(weights)  # weights are divided by the largest, because powers of large numbers would overflow
     relative = [max((weight / most) ** (1 / temperature), _LEAST) if weight else 0.0 for weight in weights]

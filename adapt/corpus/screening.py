@@ -4,8 +4,8 @@ A record must pass the blocks of `corpus.cleaning`, the check for evaluation tex
 the list of duplicates. `Screen` holds these checks for a source. It creates a `Sieve`, the checks for one item of the
 source. An item is a part of a corpus that one task reads.
 
-`item_texts` gives each document an id, by which it can be found again. An id is an int64: the number of the item times
-2^32, plus the number of the record in the item, both from 0. Items depend only on the manifest
+`item_texts` gives each document an id, with which the document can be found again. An id is an int64: the number of the
+item times 2^32, plus the number of the record in the item, both from 0. Items depend only on the manifest
 (`adapt.corpus.files.manifest.items_of`), and records that are left out have a number too. So ids ascend along a corpus,
 and neither cleaning nor held-out documents nor the number of workers change them.
 """
@@ -35,7 +35,7 @@ from adapt.runner.files import file_aside
 from adapt.support.errors import DataError
 
 NAMED = 3
-"""Largest number of files that an error message names."""
+"""Maximum number of files that an error message names."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Tally:
 
     @property
     def unreadable(self) -> str:
-        """Text with the number of unreadable records for each reason, and the place of the first such record."""
+        """Text with the number of unreadable records for each reason, and the file and number of the first one."""
         return "; ".join(f"{count} {reason} (first: {self.first_bad[reason]})" for reason, count in self.bad.items())
 
     @property
@@ -85,7 +85,7 @@ def check_few_bad(tally: Tally, most: float, records: str = "records") -> None:
 
     Args:
         tally: counts of all records that were read.
-        most: largest allowed share of unreadable records, `corpus.max_bad_fraction`.
+        most: maximum allowed share of unreadable records, `corpus.max_bad_fraction`.
         records: word for the records in the message.
 
     Raises:
@@ -121,7 +121,7 @@ def check_some_left(tally: Tally, files: Sequence[str]) -> None:
     )
 
 
-_SURROGATES = range(0xD800, 0xE000)  # halves of UTF-16 pairs, which UTF-8 cannot encode
+_SURROGATES = range(0xD800, 0xE000)  # halves of UTF-16 surrogate pairs, which UTF-8 cannot encode
 _CONTROL = dict.fromkeys({*range(32), 127, *_SURROGATES} - {*map(ord, "\t\n\v\f\r")})
 # replaced by a newline, because removing these characters would join the words around them
 _BREAKS = dict.fromkeys(map(ord, "\v\f"), "\n")
@@ -132,20 +132,20 @@ _SOME_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 Check = Callable[[Sequence[str]], Sequence[Drop | None]]
 """Function that returns, for each text of a sequence, the reason to drop it, or None."""
 Reject = Callable[[str, str, int, str], None]
-"""Function that takes a dropped document: the reason, the file, the number in the file from 1, and the text."""
+"""Function that receives a dropped document: the reason, the file, its number in the file (from 1), and the text."""
 DUPLICATE = Drop("duplicate")
 BATCH_CHARACTERS = 500_000
 BATCH_RECORDS = 4096
-"""Largest size of a batch of texts that are cleaned together. A batch ends after BATCH_CHARACTERS characters or
+"""Maximum number of texts in a batch that is cleaned together. A batch ends after BATCH_CHARACTERS characters or
 BATCH_RECORDS texts, whichever comes first."""
 _LAST = (DUPLICATE, MEASURED, TRAINED)
-"""Reasons to drop a document because of other documents. Documents that are dropped for these reasons also have a
-number (ordinal) in stage `dedup`."""
+"""Reasons to drop a document because of other documents. Stage `dedup` also gives an ordinal (a number within an item)
+to documents that are dropped for these reasons."""
 
 
 @dataclass(frozen=True)
 class Sieve:
-    """The checks that the documents of an item must pass besides the blocks of `corpus.cleaning`.
+    """The checks that the documents of an item must pass in addition to the blocks of `corpus.cleaning`.
 
     An item is a part of a corpus that one task reads.
     """
@@ -187,8 +187,8 @@ def clean_numbered(
 ) -> Iterator[tuple[int, str]]:
     """Cleans records, and yields each text that passes with the number of its record, from 1.
 
-    Control characters and outer spaces are always removed. All other changes are made by the blocks of
-    `corpus.cleaning`. Records are read in batches.
+    Control characters, and white space at the beginning and end, are always removed. All other changes are made by the
+    blocks of `corpus.cleaning`. Records are read in batches.
 
     Args:
         records: the text of each record, or the reason why the record has no text.
@@ -262,7 +262,7 @@ def _checked(check: Check | None, texts: list[str]) -> Sequence[Drop | None]:
 
 
 def _passed(text: str, blocks: tuple[Block, ...], tally: Tally) -> str | Drop:
-    """Applies all blocks to a text, and returns the text or the reason of the first block that drops it.
+    """Applies all blocks to a text. Returns the resulting text, or the reason of the first block that drops it.
 
     Raises:
         DataError: a block returned neither a text nor a `Drop`.
@@ -390,7 +390,7 @@ class Local:
 
 @dataclass(frozen=True)
 class Screen:
-    """The checks that the documents of a source must pass besides the blocks of `corpus.cleaning`."""
+    """The checks that the documents of a source must pass in addition to the blocks of `corpus.cleaning`."""
 
     contaminated: CheckHolder | None = None
     """Access to the check for texts of evaluation sets; None if there is no evaluation set."""
@@ -455,7 +455,8 @@ def _ordinals(file: Path | None, item: int) -> dict[int, Drop]:
 def _rejects(folder: Path | None, item: int) -> Iterator[Reject | None]:
     """Opens the file of dropped documents of an item.
 
-    The file is a temporary file that is renamed at the end, so that a repeated task writes the same file again.
+    The file has a temporary name until the block ends, so that a task that is repeated replaces the file of its first
+    attempt.
     """
     if folder is None:
         yield None

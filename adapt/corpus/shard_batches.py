@@ -21,11 +21,11 @@ from adapt.ray.runtime import data_settings
 from adapt.support.schema import SHARD_GLOB
 
 BLOCK_BYTES = 2_000_000
-"""Largest size of the blocks that a reading task passes on [bytes]. A block has at least one step."""
+"""Maximum size of the blocks that a reading task passes on [bytes]. A block has at least one step."""
 STEPS_AT_ONCE = 64
-"""Largest number of steps in a block. Reading 64 steps of 8 rows at once takes a sixth of the time per step."""
+"""Maximum number of steps in a block. Reading 64 steps of 8 rows at once takes a sixth of the time per step."""
 PART_BYTES = 32 * 2**20
-"""Largest size of a part of a run [bytes]. While training uses a part, the next part is read."""
+"""Maximum size of a part of a run [bytes]. While training uses a part, the next part is read."""
 _PER_ROW = ("lengths", "epochs", "rows")
 """Columns with one number per row. All other columns have a number per token."""
 
@@ -42,14 +42,14 @@ class Feed:
     global_batch_size: int
     first_step: int
     last_step: int
-    """End of the steps (exclusive): the step after the last step of this feed."""
+    """Step after the last step of this feed (exclusive end)."""
     rank: int
     world: int
     """Number of ranks."""
     marks: tuple[str, ...] = ()
     """Names of the mark columns that the objective needs besides the tokens."""
     shift: int = 0
-    """Number added to each sample's number in the run, because steps before `first_step` had another batch size."""
+    """Offset that is added to the sample numbers of this feed, because earlier steps had another batch size."""
 
     @classmethod
     def of(cls, folder: str, sequence_length: int, global_batch_size: int, seed: int, first: int, last: int) -> "Feed":
@@ -64,7 +64,7 @@ class Feed:
 
     @property
     def steps_at_once(self) -> int:
-        """Number of steps that are read at once, and make up a block."""
+        """Number of steps that are read at once and form a block."""
         return max(1, min(STEPS_AT_ONCE, BLOCK_BYTES // self.step_bytes))
 
     def step(self, step: int) -> dict[str, np.ndarray]:
@@ -76,7 +76,7 @@ class Feed:
         return self.steps(step, step + 1)
 
     def steps(self, first: int, stop: int) -> dict[str, np.ndarray]:
-        """Reads the rank's shares of the steps [first, stop), at least one, in the order of the steps, as `step`."""
+        """Reads the rank's shares of steps [first, stop) like `step`, in step order. The range must not be empty."""
         numbers = [samples(step, self.rank, self.world, self.global_batch_size) for step in range(first, stop)]
         places = self.mixture.locate(np.concatenate(numbers) + self.shift)
         batch: dict[str, np.ndarray] = {}
@@ -119,8 +119,9 @@ class Fetch:
 def streamed(feed: Feed) -> Iterator[Iterator[dict[str, np.ndarray]]]:
     """Yields an iterator over the feed's batches, which Ray Data tasks read ahead of training.
 
-    Each part of the run is a dataset of its own, which is read as a whole. A single dataset would have to wait for
-    training. While it waits, Ray Data's executor (Ray 2.60) uses a whole core in the process that trains.
+    Each part of the run is a separate dataset, which is read without pauses. With a single dataset, reading would have
+    to wait for training, and while it waits, Ray Data's executor (Ray 2.60) uses a whole core in the process that
+    trains.
 
     This process reads the first part itself, because a task needs seconds to start.
     """
@@ -129,7 +130,7 @@ def streamed(feed: Feed) -> Iterator[Iterator[dict[str, np.ndarray]]]:
         return
     with data_settings(target_max_block_size=1), ThreadPoolExecutor(1) as thread:  # each table becomes a block
         batches = _batches(feed, thread)
-        yield itertools.chain([next(batches)], batches)  # reads here, not in the first step
+        yield itertools.chain([next(batches)], batches)  # reads the first batch here, not in the first step
 
 
 def _batches(feed: Feed, thread: ThreadPoolExecutor) -> Iterator[dict[str, np.ndarray]]:
@@ -181,7 +182,7 @@ def _columns(table: pa.Table) -> dict[str, np.ndarray]:
 
 
 def _steps(feed: Feed, columns: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
-    """Yields the batch of each step of some steps, as `Feed.step` returns it."""
+    """Yields the batch of each step in a block, as `Feed.step` returns it."""
     rows = (-1, feed.global_batch_size // feed.world)
     steps = {
         name: values.reshape(*rows, *(() if name in _PER_ROW else (feed.sequence_length,)))

@@ -1,15 +1,16 @@
 """Represents texts as hashed runs of words, to compare them. Texts are normalised, split into words, and hashed.
 
-`normalised_texts` normalises many texts at once. Documents are identified by their normalised text, so the result must
-equal that of `normalised` byte for byte. Texts with rare characters (invisible characters, and spaces beyond ASCII that
-NFKC keeps) are passed to `normalised`. `table_of_characters` classifies all characters of Unicode.
+`normalised_texts` normalises many texts at once. Documents are identified by their normalised text, so the results of
+`normalised_texts` must equal the results of `normalised` byte for byte. Texts with rare characters (invisible
+characters, and spaces beyond ASCII that NFKC keeps) are passed to `normalised`. `table_of_characters` classifies all
+characters of Unicode.
 
 `word_hashes` hashes the words of many texts at once with NumPy, instead of in a loop over the words. A table maps each
 character to its form in NFKC and lower case. Characters whose form depends on their neighbours are marked CLOSER, and
-texts that contain them are normalised one by one. In the resulting bytes, everything outside words is 0. The bytes of a
-word (UTF-8), eight at a time and padded with zeros, are the numbers x_0 to x_n, little-endian. The hash of the word is
-mix(h_n), where h_0 = x_0 and h_k = mix(h_(k-1)) + x_k. The hash of a word of more than LONGEST bytes is mix(XXH3 of the
-word).
+texts that contain them are normalised one by one. In the resulting bytes, everything outside words is 0. The UTF-8
+bytes of a word are padded with zeros and read, eight at a time, as little-endian integers x_0 to x_n. The hash of the
+word is mix(h_n), where h_0 = x_0 and h_k = mix(h_(k-1)) + x_k. The hash of a word of more than LONGEST bytes is
+mix(XXH3 of the word).
 """
 
 import re
@@ -34,8 +35,8 @@ INVISIBLE = re.compile(
     "\ufff0-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     "\U000e0000-\U000e0fff]+"
 )
-"""Characters that cannot be seen: control characters that are not spaces, surrogates, format characters (Unicode
-category Cf) and the other characters that Unicode calls ignorable (Default_Ignorable_Code_Point)."""
+"""Invisible characters: control characters that are not spaces, surrogates, format characters (Unicode category Cf) and
+the other characters that Unicode calls ignorable (Default_Ignorable_Code_Point)."""
 _IN_ASCII = {number: None for number in range(128) if INVISIBLE.match(chr(number))}
 """The invisible characters of ASCII, for `str.translate`, which is faster for ASCII texts."""
 
@@ -58,7 +59,8 @@ _KNOWN = _Known()
 def normalised(text: str) -> str:
     """Normalises a text: Unicode form NFKC, lower case, single spaces, and no invisible characters.
 
-    Invisible characters are removed first, because one between a letter and its accent would prevent their composition.
+    Invisible characters are removed first, because such a character between a letter and its accent would prevent NFKC
+    from combining the two.
     """
     seen = text.translate(_IN_ASCII) if text.isascii() else INVISIBLE.sub("", text)
     return " ".join(unicodedata.normalize("NFKC", seen).lower().split())
@@ -91,7 +93,7 @@ def ngrams(hashes: np.ndarray, n: int) -> np.ndarray:
 def all_ngrams(hashes: np.ndarray, lengths: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
     """Yields each length with the hashes of all runs of that many words. The hashes equal those of `ngrams`.
 
-    The hashes of longer runs are computed from those of shorter runs.
+    The hashes of longer runs are computed from the hashes of shorter runs.
 
     Args:
         hashes: hashes of the words, uint64 [words].
@@ -101,8 +103,7 @@ def all_ngrams(hashes: np.ndarray, lengths: Sequence[int]) -> Iterator[tuple[int
     for n in range(1, max(lengths, default=0) + 1):
         run = run[: max(0, len(hashes) - n + 1)] * GOLDEN + hashes[n - 1 :]
         if n in lengths:
-            # hashes of `ngrams` start with n, and the hashes of this loop with 0; after n steps, the difference is n
-            # GOLDEN^n
+            # `ngrams` starts each hash with n, this loop starts with 0; after n steps, the hashes differ by n GOLDEN^n
             start = n * pow(int(GOLDEN), n, 2**64) % 2**64
             yield n, mix(run + np.uint64(start))
 
@@ -128,7 +129,7 @@ _GONE = bytes(ord(letter) for letter in _ASCII if letter != "\0" and INVISIBLE.m
 
 
 def normalised_texts(texts: Sequence[str]) -> list[bytes]:
-    """Returns the normalised texts in UTF-8. The results equal those of `normalised`."""
+    """Returns the normalised form of each text in UTF-8, equal to the result of `normalised`."""
     prepared = _prepared(texts)
     data = "\0".join(text for text in prepared if text is not None).encode().translate(_LOWER, _GONE)
     while b"  " in data:
@@ -141,7 +142,7 @@ def normalised_texts(texts: Sequence[str]) -> list[bytes]:
 
 
 def _prepared(texts: Sequence[str]) -> list[str | None]:
-    """Normalises the characters of texts that are not ASCII. `normalised_texts` normalises ASCII characters later.
+    """Normalises the non-ASCII characters of texts. `normalised_texts` normalises the ASCII characters afterwards.
 
     Returns:
         Each text, or None in place of a text with rare characters, which only `normalised` can normalise.
@@ -202,9 +203,9 @@ APART, CLOSER = 1 << 29, 1 << 30
 form depends on their neighbours, or has more bytes in UTF-8 than the character."""
 _INSIDE, _BY_ITSELF, _UNSEEN = 1, 2, 3
 _CHANGING = (range(0x3400), range(0xA000, 0xAC00), range(0xF900, 0x20000), range(0x2F800, 0x2FA20))
-"""Code points that normalisation may change. Other characters stay unchanged and do not combine with others."""
+"""Code points that normalisation may change. All others stay unchanged and do not combine with other characters."""
 _BEYOND = 0x30000
-"""Upper bound of the code points that occur in normalised forms."""
+"""Upper bound (exclusive) of the code points that occur in normalised forms."""
 _JOINING = range(0x1160, 0x1200)
 """Vowels and final consonants of Korean syllables, which join the character before them. All other joining characters
 are marks (Unicode category M)."""
@@ -229,7 +230,7 @@ def folded_characters() -> np.ndarray:
 
 @cache
 def settled_characters() -> np.ndarray:
-    """Returns the character table for texts that are already in form NFKC and lower case. It has no entry CLOSER."""
+    """Returns the character table for texts that are in form NFKC and lower case already. No entry is CLOSER."""
     kinds = table_of_characters({_INSIDE: IN_WORDS, _BY_ITSELF: ALONE, _UNSEEN: INVISIBLE})
     settled = np.zeros(CHARACTERS, np.uint32)
     places = np.flatnonzero(kinds)
@@ -256,7 +257,7 @@ EIGHT = 8
 LONGEST = 32
 """Length of the longest word that is hashed in steps of EIGHT bytes [bytes]."""
 _KEPT = np.array([(1 << 8 * count) - 1 for count in range(EIGHT + 1)], np.uint64)
-"""Masks: entry i keeps the i lowest bytes of an integer."""
+"""Bit masks: entry i keeps the i lowest bytes of an integer."""
 _GONE_BYTE, _END_OF_TEXT = bytes([GONE]), b"\2"
 """Two bytes that no word contains: invisible control characters, which normalisation removes from texts."""
 _BEYOND_ASCII, _FIRST_BYTE = 0x80, 0xC0
@@ -264,10 +265,10 @@ _BEYOND_ASCII, _FIRST_BYTE = 0x80, 0xC0
 
 
 def word_hashes(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Hashes the words of texts: the same words that `words(normalised(text))` returns.
+    """Hashes the words of texts. The words are those that `words(normalised(text))` returns.
 
     Args:
-        texts: need not be normalised.
+        texts: texts, which need not be normalised.
 
     Returns:
         The hashes of the words of all texts, uint64 [words], and the index of each word's text, int64 [words].
@@ -291,7 +292,7 @@ def _plain(texts: Sequence[str]) -> list[bytes]:
 
 
 def _beyond_ascii(texts: Sequence[str]) -> list[bytes]:
-    """Returns the same as `_plain`, for texts with characters beyond ASCII."""
+    """Does the same as `_plain`, for texts that contain non-ASCII characters."""
     plain, closer = _looked_up(texts, folded_characters())
     seen = [INVISIBLE.sub("", texts[number]) if _GONE_BYTE in plain[number] else texts[number] for number in closer]
     formed = [normalize("NFKC", text).lower() for text in seen]
@@ -301,14 +302,15 @@ def _beyond_ascii(texts: Sequence[str]) -> list[bytes]:
 
 
 def _looked_up(texts: Sequence[str], table: np.ndarray) -> tuple[list[bytes], list[int]]:
-    """Replaces each character of some texts by its entry in a table.
+    """Returns the words of texts, with each character replaced with its entry in a table.
 
     Args:
-        texts: texts, normalised if `table` is that of `settled_characters`.
-        table: table of `folded_characters` or `settled_characters`.
+        texts: texts. They must be normalised if `table` comes from `settled_characters`.
+        table: table that `folded_characters` or `settled_characters` returned.
 
     Returns:
-        The words of each text as bytes, and the indices of the texts that contain a CLOSER character.
+        The bytes of each text, in which zeros separate the words; and the indices of the texts that contain a CLOSER
+        character.
     """
     if not texts:
         return [], []
@@ -328,14 +330,14 @@ def _looked_up(texts: Sequence[str], table: np.ndarray) -> tuple[list[bytes], li
 
 
 def _write(data: np.ndarray, places: np.ndarray, sizes: np.ndarray, old: np.ndarray, new: np.ndarray) -> None:
-    """Overwrites characters by characters of at most as many bytes, and fills the remaining bytes with GONE.
+    """Overwrites characters with others that are not longer in UTF-8, and fills remaining bytes with GONE.
 
     Args:
         data: UTF-8 bytes, changed in place.
         places: offset of each character in `data`.
         sizes: number of bytes of each character in `data`.
         old: the characters in `data`.
-        new: the characters to write. Where it is 0, all bytes of the old character become 0.
+        new: the characters to write. If a new character is 0, all bytes of the old one become 0.
     """
     changed = np.flatnonzero(new != old)
     different, which = np.unique(new[changed], return_inverse=True)
@@ -365,7 +367,7 @@ def _hashes(joined: bytes, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
         starts: offset at which each word begins.
         ends: offset at which each word ends.
     """
-    # entry i is the eight bytes from offset i as an integer
+    # entry i is the integer formed by the eight bytes from offset i
     numbers = np.ndarray((len(joined) - EIGHT + 1,), "<u8", joined, 0, (1,))
     lengths = ends - starts
     values = numbers[starts] & _KEPT[np.minimum(lengths, EIGHT)]

@@ -1,16 +1,16 @@
 """Reads, cleans and tokenizes a corpus during training (streaming), in one pass, without token shards on disk.
 
-Items (file ranges) are read in an order drawn from the seed. Their tokenized training text is one stream, which
-`adapt.corpus.token_shards` cuts into shuffled batches. The stream depends only on the corpus and the seed. A resumed
-run needs to know where each item begins in the stream. So the number of tokens of an item is written to a file when the
-item is read for the first time. A resumed run starts with the item in which its first window begins, and reads no
-earlier item again. One actor (`Server`) reads the corpus for all ranks, and each rank requests its share of every
-batch.
+Items (file ranges) are read in a random order that depends on the seed. Their tokenized training texts form one stream,
+which `adapt.corpus.token_shards` cuts into shuffled batches. The stream depends only on the corpus and the seed. A
+resumed run needs to know where each item begins in the stream. So the number of tokens of an item is written to a file
+when the item is read for the first time. A resumed run starts with the item that contains the beginning of the run's
+first window, and does not read earlier items again. One actor (`Server`) reads the corpus for all ranks, and each rank
+requests its share of every batch.
 
 Only a held-out sample is tokenized beforehand (`sample_heldout`). The sample consists of documents in the held-out
-share, which is never trained on. Items are taken in a fixed random order, until the
-sample is large enough. Each item contributes its first held-out documents, up to an equal share per item. If earlier
-items had fewer documents than their share, later items contribute more.
+share, which is never trained on. Items are read in a fixed random order until the sample is large enough. Each item
+contributes its first held-out documents, up to an equal share of the sample. If earlier items had fewer documents than
+their share, later items contribute more.
 """
 
 import bisect
@@ -54,8 +54,9 @@ from adapt.terminal.console import log
 class ItemIndex:
     """The number of tokens of each item, in the order in which items were read, and the file with these numbers.
 
-    The numbers depend on the corpus and not on the state of a run. So a run may resume from a checkpoint that is older
-    than the index. If the index is older than the checkpoint, more items are read again.
+    The numbers depend only on the corpus and the seed, not on how far the run has progressed. So a run may resume from
+    a checkpoint that is older than the index. If the index is older than the checkpoint, the run reads more items
+    again.
     """
 
     file: Path
@@ -65,8 +66,8 @@ class ItemIndex:
     def open(cls, file: Path) -> "ItemIndex":
         """Reads an index file up to its first invalid line.
 
-        That line and all lines after it are removed from the file, because a line that was cut short when its writer
-        died would otherwise be joined with the next one.
+        The invalid line and all lines after it are removed from the file. Otherwise, a line that is incomplete because
+        the process died while writing it would be joined with the next line.
         """
         if not file.exists():
             return cls(file)
@@ -81,7 +82,7 @@ class ItemIndex:
         return sum(self.tokens[:position])
 
     def item_at(self, token: int, items: int) -> int:
-        """Returns the place in the reading order of the item that contains a token, or of the first item not read yet.
+        """Returns the position of the item that contains a token in the reading order, or of the first unread item.
 
         Args:
             token: position of the token in the stream [tokens].
@@ -90,10 +91,10 @@ class ItemIndex:
         return min(bisect.bisect_right(list(accumulate(self.tokens)), token), items)
 
     def add(self, position: int, tokens: int) -> None:
-        """Records the number of tokens of an item (a part of a file) that was read to its end.
+        """Records the number of tokens of an item (a file range) that was read completely.
 
         Raises:
-            DataError: the item had another number of tokens when it was first read.
+            DataError: the number of tokens differs from the one that was recorded when the item was first read.
         """
         if position < len(self.tokens):
             if self.tokens[position] != tokens:
@@ -109,7 +110,7 @@ class ItemIndex:
 
 
 def _line(position: int, tokens: int) -> str:
-    """Returns the line of an item in the index file.
+    """Returns the line of the index file that describes an item.
 
     The line has a checksum, because a changed digit would shift all rows of a resumed run.
     """
@@ -130,8 +131,8 @@ def _tokens(text: str) -> Iterator[int]:
 CHUNK_CHARACTERS = 1_000_000
 """Size of a chunk [characters]. It is smaller than in stage `prepare`, because training waits for the first chunk."""
 READ_AHEAD_BYTES = 256 * 2**20
-"""Largest size of the tokens and texts in the cluster's object store [bytes]. When it is reached, reading waits for
-training."""
+"""Maximum size of the tokens and texts in the cluster's object store [bytes]. When this size is reached, reading waits
+for training."""
 INDEX_FILE = "items.txt"
 """Name of the file, in the training run's folder, with the number of tokens of each item."""
 ENOUGH_RECORDS = 1000
@@ -145,7 +146,7 @@ class Online:
     Args:
         items: items of the corpus in the form that `Read` takes, in the manifest's order.
         read: task that reads an item.
-        encode: tokenizer of the chunks of an item.
+        encode: task that tokenizes the chunks of an item.
         cut: settings by which the tokens are cut into batches.
         index: file with the number of tokens of each item.
     """
@@ -233,7 +234,7 @@ class Online:
             yield from dataset.iter_batches(batch_size=1, batch_format="pyarrow", prefetch_batches=2)
 
     def _pieces(self, chunks: Iterable[pa.Table], position: int, index: ItemIndex) -> Iterator[Columns]:
-        """Yields the stream from the beginning of an item on, and adds each finished item's length to the index."""
+        """Yields the stream from an item's beginning on, and records each finished item's length in the index."""
         tally, tokens = Tally(), 0
         for chunk in chunks:
             columns = columns_of(chunk)
@@ -273,9 +274,9 @@ def columns_of(chunk: pa.Table) -> Columns:
 
 
 DOCUMENTS = 2000
-"""Largest number of documents in the held-out sample."""
+"""Maximum number of documents in the held-out sample."""
 PLACES = 64
-"""Number of items over which the held-out sample is spread, if the corpus has this many items."""
+"""Number of items over which the held-out sample is spread, if the corpus has at least this many items."""
 ORDER_SEED = 0
 """Seed of the held-out sample. This seed is fixed, so that runs with different seeds are measured on the same text."""
 
@@ -337,9 +338,9 @@ def _picked(chunk: pa.Table, position: int, fraction: float, most: int) -> pa.Ta
 
     Args:
         chunk: chunk of texts, as `Read` yields it.
-        position: number that the new chunk has as its item number.
+        position: item number that the new chunk gets.
         fraction: held-out share of the corpus.
-        most: largest number of documents of the new chunk.
+        most: maximum number of documents in the new chunk.
     """
     row = chunk.to_pylist()[0]
     pairs = list(zip(row["texts"], json.loads(row["entities"]), strict=True))
@@ -357,7 +358,7 @@ AHEAD = 4
 class Server:
     """Actor that reads a streamed corpus and holds each batch until all ranks have fetched their share of it.
 
-    Ranks are at most AHEAD steps apart, which bounds the number of batches in memory.
+    No rank is more than AHEAD steps ahead of another, so the number of batches in memory is bounded.
     """
 
     def __init__(self, online: Online, first_step: int, world: int, parallel: bool = True) -> None:
@@ -381,7 +382,7 @@ class Server:
         return take_places(batch, slice(rank * rows, (rank + 1) * rows))
 
     def _make(self) -> Columns | None:
-        if self._error:  # a failed generator would look exhausted at the next call
+        if self._error:  # without storing the error, the failed generator would look exhausted at the next call
             raise self._error
         try:
             return next(self._batches, None)

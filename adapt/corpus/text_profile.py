@@ -1,12 +1,12 @@
 """Describes the text of a corpus: languages, duplicates, repeated lines, and how well a tokenizer covers its words.
 
-Training on text in another language than the model's, or on many copies of the same pages, raises no error. So
+Training on text in a language that the model does not know, or on many copies of the same pages, raises no error. So
 `dontstop init` and `dontstop chain plan` show a profile of the text before anything runs, and stage `prepare` records
 it. `adapt.corpus.profile_sample` measures the profile.
 
 A model learns nothing about a word that its tokenizer does not know, and little about a word that is split into letters
 or bytes. `Legibility` counts such words on a sample of each chunk. Byte-level tokenizers know every word, so the number
-of pieces is measured as well as unknown words.
+of pieces per word is measured too.
 """
 
 import re
@@ -24,14 +24,14 @@ UNCLEAR = "unclear"
 SHOWN = 5
 """Number of languages that are shown. The shares of all other languages are added up as `others`."""
 FEWEST = 8
-"""Smallest number of documents in a sample for which warnings are given."""
+"""Minimum number of documents in a sample for which warnings are given."""
 MOST_FOREIGN = 0.2
-"""Largest share of text in languages that the model's card does not name. If the card names no language, the limit
+"""Maximum share of text in languages that the model's card does not name. If the card names no language, the limit
 applies to all text that is not in the most frequent language. A larger share causes a warning."""
 MOST_DUPLICATES = 0.05
-"""Largest share of duplicates among the documents. A larger share causes a warning."""
+"""Maximum share of duplicates among the documents. A larger share causes a warning."""
 MOST_BOILERPLATE = 0.1
-"""Largest share of the text in lines that many documents share. A larger share causes a warning."""
+"""Maximum share of the text that is in lines that many documents share. A larger share causes a warning."""
 _MULTILINGUAL = {"multilingual", "mul"}
 
 
@@ -42,22 +42,23 @@ class TextProfile:
     documents: int
     """Number of documents of the sample."""
     languages: dict[str, float]
-    """Share of the text in each language [characters], keyed by ISO 639 code, in falling order. `unclear`: documents
-    whose language was not recognised."""
+    """Share of the text (by number of characters) in each language, keyed by ISO 639 code, in descending order. The key
+    `unclear` stands for documents whose language was not recognised."""
     duplicates: float
-    """Share of documents with the same text as an earlier document, ignoring case and spaces."""
+    """Share of documents with the same text as an earlier document, apart from case and white space."""
     near_duplicates: float
     """Share of documents that are near copies of an earlier document, but not equal (see `corpus.near_threshold`)."""
     boilerplate: float
-    """Share of the text in lines that many documents of the sample have [characters]."""
+    """Share of the text (by number of characters) that is in lines that many documents of the sample contain."""
     model_languages: list[str] = field(default_factory=list)
     """Languages that the model's card names. Empty if the card names no language."""
 
     def faults(self, deduplicate: str = "none") -> list[str]:
-        """Returns a warning with a fix for each property of the text that makes the text useless for training.
+        """Returns one warning, with advice, for each property that makes the text unsuitable for training.
 
         Args:
-            deduplicate: `corpus.deduplicate`. The profile is measured before duplicates are removed.
+            deduplicate: value of `corpus.deduplicate`. There is no warning about duplicates that this setting removes
+                after the profile was measured.
         """
         if self.documents < FEWEST:
             return []
@@ -135,7 +136,7 @@ def joined_profiles(profiles: Sequence[TextProfile | None]) -> TextProfile | Non
 
 
 def shown(languages: Mapping[str, float]) -> dict[str, float]:
-    """Returns the shares of the most frequent languages, and the sum of the shares of all others."""
+    """Returns the shares of the SHOWN most frequent languages, and the sum of all other shares as `others`."""
     first = dict(list(languages.items())[:SHOWN])
     rest = sum(list(languages.values())[SHOWN:])
     return {**first, **({"others": rest} if rest else {})}
@@ -146,21 +147,21 @@ def _named(languages: Mapping[str, float]) -> str:
 
 
 DOCUMENTS, CHARACTERS = 50, 400
-"""Size of the sample of a chunk: largest number of documents, which are spread over the chunk, and number of characters
-that are read of each document."""
+"""Size of the sample of a chunk: maximum number of documents (spread over the chunk), and number of characters that are
+used from each document."""
 FEWEST_WORDS = 100
-"""Smallest number of words in a sample for which a warning is given."""
+"""Minimum number of words in a sample for which a warning is given."""
 MOST_UNKNOWN = 0.02
-"""Largest share of words with a part that the tokenizer does not know. A larger share causes a warning."""
+"""Maximum share of words with a part that the tokenizer does not know. A larger share causes a warning."""
 MOST_PIECES = 2.5
-"""Largest mean number of pieces per word, in scripts with blanks between words. A larger number causes a warning.
-Tokenizers of the text's language have 1.1 to 1.7 pieces per word."""
+"""Maximum mean number of pieces per word, in scripts with spaces between words. A larger number causes a warning.
+Tokenizers made for the language of the text give 1.1 to 1.7 pieces per word."""
 FEWEST_BYTES = 2.0
-"""Smallest mean number of bytes per piece. A smaller number causes a warning. Tokenizers of the text's language have 3
-to 5 bytes per piece."""
+"""Minimum mean number of bytes per piece. A smaller number causes a warning. Tokenizers made for the language of the
+text give 3 to 5 bytes per piece."""
 SPELLS = 1000
-"""Smallest vocabulary of a tokenizer for which pieces are counted [tokens]. Smaller tokenizers split all words into
-letters or bytes by design."""
+"""Minimum vocabulary size of a tokenizer for which pieces are counted [tokens]. Tokenizers with a smaller vocabulary
+split all words into letters or bytes by design."""
 MARKS = (
     r"\u0300-\u036f\u0483-\u0489\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0963\u0971-\u0dff"
     r"\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff"
@@ -172,26 +173,26 @@ SIGNS = r"\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 WORD = re.compile(rf"[{SIGNS}]|(?:(?![{SIGNS}])[^\W\d_]|[{MARKS}])+")
 """Pattern of a word: a run of letters with their accents and vowel signs, or one Chinese character or kana."""
 UNSPACED = re.compile(rf"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff{SIGNS}]")
-"""Pattern of a character of a script without blanks between words: Thai, Lao, Tibetan, Burmese, Khmer, Chinese,
+"""Pattern of a character of a script without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, Chinese,
 Japanese."""
 FIGURES = ("words", "unknown_words", "spaced_words", "spaced_pieces", "pieces", "bytes")
 COUNT = "sample_"
-"""Prefix of the names in FIGURES when they are keys of a chunk's `Counter`. The prefix distinguishes these keys from
-the other keys of the counter."""
+"""Prefix of the counts named in FIGURES when they are stored in a chunk's `Counter`. The prefix distinguishes their
+keys from the other keys of the counter."""
 
 
 @dataclass(frozen=True)
 class Legibility:
     """How a tokenizer splits the words of a sample of a corpus. A word is a run of letters.
 
-    For tokenizers of fewer than SPELLS tokens, only `words` and `unknown_words` are counted, and other counts are 0.
+    If the tokenizer has fewer than SPELLS tokens, only `words` and `unknown_words` are counted; all other counts are 0.
     """
 
     words: int
     unknown_words: int
     """Number of words in the sample with a part that the tokenizer does not know."""
     spaced_words: int
-    """Number of words in scripts with blanks between words."""
+    """Number of words in scripts with spaces between words."""
     spaced_pieces: int
     """Number of tokens of the words counted in `spaced_words`."""
     pieces: int
@@ -218,7 +219,7 @@ class Legibility:
 
     @classmethod
     def together(cls, parts: Iterable["Legibility | Mapping[str, Any] | None"]) -> "Legibility | None":
-        """Joins the word statistics of several sources; None if there is no source or a source was not measured."""
+        """Joins the statistics of several sources; None if there is no source or a source was not measured."""
         known = [asdict(part) if isinstance(part, Legibility) else part for part in parts]
         if not known or None in known:
             return None

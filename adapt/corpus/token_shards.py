@@ -5,8 +5,8 @@ order, are one token stream, and training row i is the i-th piece of `sequence_l
 last row is padded, no token is lost, rows can be read in any order in constant time, and the same shards can be read
 with any sequence length. Marks, such as the starts of words, are stored as further columns of one bit per token.
 
-A corpus of unknown length is a stream of tokens too, and is cut into shuffled batches that depend only on the stream
-and a seed.
+A corpus of unknown length is also read as a stream of tokens. It is cut into shuffled batches that depend only on the
+stream and a seed.
 
 The stream is cut into windows of some million tokens, and each window into rows, which are permuted by (seed, window).
 The permuted rows, window after window, are cut into batches. So a batch can be computed by reading the stream from the
@@ -46,7 +46,7 @@ def write_shard(
     Args:
         path: path of the shard.
         documents: token ids of each document.
-        vocabulary_size: size of the vocabulary, which decides the integer type of the ids.
+        vocabulary_size: size of the vocabulary, which determines the integer type of the ids.
         marks: mark columns, keyed by name, with one boolean per token of each document.
         keys: key of each document (see `adapt.corpus.heldout`).
         sizes: length of each document's text [bytes].
@@ -101,8 +101,8 @@ class TokenStream:
             pattern: glob of the shards (see `adapt.support.schema`).
 
         Raises:
-            DataError: a shard cannot be read, or the shards together have another number of tokens than the stage's
-                record says.
+            DataError: a shard cannot be read, or the total number of tokens of the shards differs from the number in
+                the stage's record.
         """
         stream, record = cls(tuple(sorted(folder.glob(pattern)))), load_record(folder)
         written = record.metrics.get(TOKENS_IN[pattern]) if record else None
@@ -138,7 +138,7 @@ class TokenStream:
         return np.concatenate([shard.slice(begin, end, column) for shard, begin, end in self._pieces(start, stop)])
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple["_Shard", int, int]]:
-        """Yields the shards that contain positions [start, stop) of the stream, and the range of positions in each."""
+        """Yields the shards that contain positions [start, stop) of the stream, and the range to read in each shard."""
         shard = bisect.bisect_right(self._ends, start)
         while start < stop:
             begin, end = self._ends[shard - 1] if shard else 0, min(stop, self._ends[shard])
@@ -221,7 +221,7 @@ class _Shard:
     def open(cls, path: Path) -> "_Shard":
         try:
             with pa.memory_map(str(path)) as source:
-                # a shard has a single record batch, which is mapped and not copied
+                # a shard has a single record batch, which is memory-mapped and not copied
                 batch = pa.ipc.open_file(source).get_batch(0)
         except (OSError, pa.ArrowException) as error:
             raise DataError(
@@ -243,8 +243,8 @@ class _Shard:
 
 
 WINDOW_TOKENS = 2**22
-"""Size of a window of the stream [tokens], which is about 16 MB of English text. A window is held in memory, and a
-resumed run reads its first window again."""
+"""Size of a window of the stream [tokens]. This is about 16 MB of English text. A window is held in memory, and a
+resumed run rereads the window in which it stopped."""
 
 Columns = dict[str, np.ndarray]
 """Arrays of equal length, keyed by the name of the column."""
@@ -252,7 +252,7 @@ Columns = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Cut:
-    """Settings by which a stream of tokens is cut into batches."""
+    """Settings for cutting a stream of tokens into batches."""
 
     sequence_length: int
     global_batch_size: int
@@ -275,11 +275,12 @@ class Cut:
     def batches(self, pieces: Iterable[Columns], step: int) -> Iterator[Columns]:
         """Yields the global batches, beginning with the batch of `step`.
 
-        The last batch is filled up with repeated rows of the last window, which have epoch 1 or more, so that no text
-        is lost.
+        If the last batch is not full, it is filled with repeated rows of the last window, so that no text is lost.
+        Repeated rows have epoch 1 or more.
 
         Args:
-            pieces: the stream from `start_of(step)` on, in pieces with columns of tokens, starts and marks [tokens].
+            pieces: the stream from position `start_of(step)` on, in pieces of any length. A piece has columns of
+                tokens, starts and marks [tokens].
             step: step of the first batch.
 
         Yields:
@@ -325,7 +326,7 @@ class Cut:
 
 
 def regroup(pieces: Iterable[Columns], wanted: int) -> Iterator[Columns]:
-    """Yields the stream in pieces of `wanted` entries. The last piece may be shorter."""
+    """Cuts a stream into pieces of `wanted` entries. The last piece may be shorter."""
     held: list[Columns] = []
     count = 0
     for piece in pieces:
@@ -342,7 +343,7 @@ def regroup(pieces: Iterable[Columns], wanted: int) -> Iterator[Columns]:
 
 
 def dropped(pieces: Iterable[Columns], count: int) -> Iterator[Columns]:
-    """Yields the stream of columns without its first `count` entries."""
+    """Yields the pieces of a stream without the first `count` entries of the stream."""
     for piece in pieces:
         yield _slice(piece, count, None)
         count = max(0, count - columns_length(piece))

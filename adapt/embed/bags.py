@@ -29,11 +29,12 @@ class TfidfOptions:
     """Options of the embedder `tfidf`."""
 
     dimension: PositiveInt = 256
-    """Length of each vector. Vectors are shorter if the sample has too few words or texts for this length."""
+    """Length of each vector. Vectors are shorter if the sample has too few distinct words or texts for this length."""
     words: PositiveInt = 50_000
-    """Largest size of the vocabulary: the most frequent words of the sample. Other words are ignored."""
+    """Maximum size of the vocabulary, which consists of the most frequent words of the sample. Other words are
+    ignored."""
     least_documents: PositiveInt = 2
-    """Smallest number of texts in which a word must occur to be in the vocabulary."""
+    """Minimum number of texts in which a word must occur to be in the vocabulary."""
     sample_documents: PositiveInt = 100_000
     """Number of texts per source from which the vocabulary and the singular vectors are learned."""
 
@@ -50,7 +51,7 @@ class Tfidf(Embedder):
     packages = ("scikit-learn",)
 
     def learn(self, texts: Sequence[str], folder: Path) -> dict[str, float]:
-        """Learns words, weights and singular vectors from a sample, and writes them (SVD of Halko et al. 2011).
+        """Learns words, weights and singular vectors (SVD of Halko et al. 2011) from a sample, and writes them.
 
         Raises:
             DataError: the sample has too few words.
@@ -108,8 +109,8 @@ class Bags:
 
         Args:
             texts: texts to learn from.
-            most: largest size of the vocabulary.
-            least_documents: smallest number of texts that a word must occur in.
+            most: maximum size of the vocabulary.
+            least_documents: minimum number of texts in which a word must occur.
 
         Raises:
             DataError: fewer than LEAST_WORDS words remain.
@@ -151,17 +152,18 @@ def _counter(**settings: Any) -> Any:
 
 @dataclass(frozen=True)
 class VampireOptions:
-    """Options of the embedder `vampire`: its topic model and how that is trained.
+    """Options of the embedder `vampire`, for its topic model and the training of this model.
 
-    Defaults are as in the published code.
+    The defaults are the values in VAMPIRE's published code.
     """
 
     topics: PositiveInt = 81
     """Number of topics, which is also the length of each vector."""
     words: PositiveInt = 30_000
-    """Largest size of the vocabulary: the most frequent words of the sample. Other words are ignored."""
+    """Maximum size of the vocabulary, which consists of the most frequent words of the sample. Other words are
+    ignored."""
     least_documents: PositiveInt = 3
-    """Smallest number of texts in which a word must occur to be in the vocabulary."""
+    """Minimum number of texts in which a word must occur to be in the vocabulary."""
     dropout: ProperFraction = 0.49
     """Dropout of the topics' logits during training."""
     learning_rate: PositiveFloat = 1e-3
@@ -169,10 +171,10 @@ class VampireOptions:
     batch_size: PositiveInt = 64
     """Number of texts per optimizer step."""
     epochs: PositiveInt = 50
-    """Largest number of passes over the sample."""
+    """Maximum number of passes over the sample."""
     patience: PositiveInt = 5
-    """Training ends when the coherence of the topics (NPMI) has not risen for this many epochs. The weights of the best
-    epoch are kept."""
+    """Training ends when the coherence of the topics (NPMI) has not reached a new maximum for this many epochs. The
+    weights of the best epoch are kept."""
     annealing_steps: PositiveInt = 1000
     """Number of steps over which the weight of the divergence (KL term) rises from 0 to 1."""
     mix: Literal["mixed", "published"] = "mixed"
@@ -209,7 +211,7 @@ class Vampire(Embedder):
     def embed(self, texts: Sequence[str]) -> EmbeddedTexts:
         """Returns the vectors of the texts.
 
-        The vectors are computed without noise, so they do not vary between calls.
+        The vectors are computed without sampling noise, so they do not vary between calls.
         """
         counts, unknown = self._bags.counts(texts)
         return EmbeddedTexts(self._vectors(counts), len(texts), unknown)

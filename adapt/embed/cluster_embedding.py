@@ -55,7 +55,7 @@ class EmbedChunks:
         folder: folder for the vectors.
         stored: number type of the stored vectors.
         threads: number of CPU threads that the embedder uses.
-        stall_s: time after which the actor is ended if it makes no progress [s]; see `adapt.support.heartbeat`.
+        stall_s: time after which the actor is killed if it makes no progress [s]; see `adapt.support.heartbeat`.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class EmbedChunks:
 
 @dataclass(frozen=True)
 class EmbeddedCounts:
-    """Numbers of embedded texts and tokens, and the share of text that the embedder does not know."""
+    """Number of embedded texts, number of their tokens, and the share of text that the embedder does not know."""
 
     documents: int
     dimension: int
@@ -120,7 +120,7 @@ def embed_texts(
     resources: ResourcesConfig,
     stored: StoredType = "float16",
 ) -> EmbeddedCounts:
-    """Writes the vectors of all texts into `folder`, on the cluster to which this process is connected.
+    """Embeds all texts on the cluster to which this process is connected, and writes the vectors into `folder`.
 
     Args:
         source: the texts.
@@ -178,17 +178,18 @@ def _piece(chunk: dict[str, Any]) -> Piece:
 
 
 LARGE_BYTES = 64_000_000
-"""Smallest size of a source for which `look_first` checks a sample [bytes]. Embedding a smaller source takes about as
-long as the check."""
+"""Minimum size of a source for which `look_first` checks a sample [bytes]. Embedding a smaller source takes about as
+long as the check would."""
 PLACES, TEXTS_A_PLACE = 16, 16
 CLEARLY = 2.0
-"""The check on a sample fails if the sample's share of unknown text is above CLEARLY times the limit for all texts."""
+"""The check on a sample fails if the sample's share of unknown text exceeds CLEARLY times the limit that applies to all
+texts together."""
 
 
 def look_first(
     source: TextSource, embedder: Embedder, learnt: Path | None, folder: Path, resources: ResourcesConfig
 ) -> None:
-    """Checks on a sample, in one task of the cluster, that the embedder knows enough of a large source's text.
+    """Checks in one cluster task, on a sample of a large source, that the embedder knows enough of the text.
 
     Sources smaller than LARGE_BYTES are not checked.
 
@@ -233,7 +234,7 @@ def check_known(share: float, most: float = MAX_UNKNOWN_FRACTION) -> None:
 
 
 def _unknown_share(read: ReadChunks, items: list[dict[str, Any]], embedder: Embedder, learnt: Path | None) -> float:
-    """Reads the first texts of the given items. Returns the share of their tokens that the embedder does not know."""
+    """Reads the first texts of each given item. Returns the share of their tokens that the embedder does not know."""
     hide_unreserved_gpus()
     texts: list[str] = []
     for item in items:
@@ -248,25 +249,25 @@ def _unknown_share(read: ReadChunks, items: list[dict[str, Any]], embedder: Embe
 
 
 BYTES_A_TEXT = 16_000
-"""Assumed upper limit of the mean length of a text [bytes]. If the texts of a large source are longer on average, its
-sample has fewer texts than requested."""
+"""Assumed maximum of the mean text length in a source [bytes]. If the texts of a large source are longer on average,
+the sample of the source has fewer texts than requested."""
 
 
 @dataclass(frozen=True)
 class TakeSome:
-    """Keeps a share of the texts of a chunk, chosen by their hash."""
+    """Keeps a share of the texts of a chunk, selected by hash."""
 
     share: float
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Returns the kept texts as a table with a single row, because Ray makes a separate block of each row.
+        """Returns the kept texts as a table with a single row, because Ray turns each row into a separate block.
 
         The row has the keys, ids and texts of the kept texts, the number of the item (the part of the source that one
         task reads), and the item's `Tally` of records if the chunk is the item's last one.
         """
         (row,) = table.to_pylist()
-        # hashes the keys once more, because the keys themselves decide which documents are held out, and the sample
-        # must not depend on that
+        # hashes the keys once more: the keys themselves decide which documents are held out, and the sample must not
+        # depend on that decision
         keys = mix(keys_of(row["texts"]))
         taken = in_share(keys, self.share)
         texts = list(compress(row["texts"], taken))
@@ -335,7 +336,7 @@ def learn_embedder(
 
 
 def learn_in_task(embedder: Embedder, texts: list[str], folder: Path) -> dict[str, float]:
-    """Trains the embedder, with all CPU cores of the machine. This function runs in a task of the cluster."""
+    """Trains the embedder on all CPU cores of the machine. This function runs in a task of the cluster."""
     hide_unreserved_gpus()
     os.environ["OMP_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))  # overrides Ray's limit of one thread
     if "torch" in sys.modules:  # an earlier task of this process may have loaded torch

@@ -22,7 +22,7 @@ class EmbeddedTexts(NamedTuple):
     vectors: "np.ndarray"
     """Vectors of the n texts, float32 [n, d]."""
     seen: int
-    """Number of tokens of the texts; for embedders that count words, the number of texts."""
+    """Total number of tokens of the texts; for embedders that count words, the number of texts."""
     unknown: int
     """Number of tokens that the embedder does not know; for embedders that count words, the number of texts without a
     known word."""
@@ -66,8 +66,8 @@ class Embedder(ABC):
     def learn(self, texts: Sequence[str], folder: Path) -> dict[str, float]:
         """Learns from a sample of the texts that will be compared, and writes the result to `folder`.
 
-        Runs in one task of the cluster. After an interruption it is called again with the same sample and folder.
-        Metrics that it logs to `metrics.jsonl` (`adapt.train.metric_trackers.File`) are shown to the user.
+        This method runs in one task of the cluster. After an interruption, it is called again with the same sample and
+        folder. Metrics that `learn` logs to `metrics.jsonl` (`adapt.train.metric_trackers.File`) are shown to the user.
 
         Args:
             texts: the sample of texts.
@@ -83,7 +83,7 @@ class Embedder(ABC):
 
     @abstractmethod
     def load(self, folder: Path | None) -> None:
-        """Loads what embedding needs, on the GPU that this process may use, or else on the CPU.
+        """Loads the models and files that `embed` needs, on this process's GPU if it has one, else on the CPU.
 
         Args:
             folder: folder that `learn` wrote; None for embedders that do not learn.
@@ -91,7 +91,7 @@ class Embedder(ABC):
 
     @abstractmethod
     def embed(self, texts: Sequence[str]) -> EmbeddedTexts:
-        """Returns one vector per text. Apart from rounding, a vector depends only on its text."""
+        """Returns one vector per text. Apart from rounding errors, a vector depends only on its own text."""
 
 
 EMBEDDERS: Kinds[type[Embedder]] = Kinds(

@@ -24,10 +24,10 @@ EMBEDDED_CHARACTERS = 1_000_000
 
 
 class ReadChunks(Protocol):
-    """A function that yields an item (texts that one task reads) in chunks, as tables of one row (`chunk_table`)."""
+    """A function that reads an item (texts that one task reads) and yields its chunks as one-row tables."""
 
     def __call__(self, batch: dict[str, Any]) -> Iterator[pa.Table]:
-        """Yields the chunks of the item that `batch` describes."""
+        """Yields the chunks of the item that `batch` describes (see `chunk_table`)."""
 
 
 class TextSource(Protocol):
@@ -78,7 +78,7 @@ class PoolSource:
         return Pace.of(self.items(), self.manifest, self.corpus)
 
     def check(self, tally: Tally) -> None:
-        """Checks that at most `corpus.max_bad_fraction` of the records are unreadable, and that some text is left.
+        """Checks that at most `corpus.max_bad_fraction` of the records are unreadable, and that a record was kept.
 
         Raises:
             DataError: for the reasons given at `TextSource.check`.
@@ -111,7 +111,7 @@ class LinesSource:
 
 @dataclass(frozen=True)
 class ReadPool:
-    """Reads and cleans an item of a pool (a part that one task reads). Leaves out the held-out documents."""
+    """Reads and cleans an item of a pool (a part that one task reads). Held-out documents are left out."""
 
     corpus: CorpusConfig
     screen: Screen = PASS

@@ -7,10 +7,10 @@ smooth inverse frequency embeddings (SIF; Arora et al. 2017, "A Simple but Tough
 Embeddings"): a token that makes up a share p of all tokens has the weight a / (a + p), and the first principal
 component of all vectors is removed from each vector. Unlike in the paper, a long text is cut into windows, and the
 vector of the text is the mean of the vectors of its windows. Without windows, the vector of a long text would be close
-to the mean of all texts, so that only short texts would be near short texts.
+to the mean of all vectors, so the nearest neighbours of a short text would all be short.
 
-The model of `static` may be a transformers model, or a table of model2vec embeddings, which have their own token
-weights. The names `is_distilled` and `DistilledMeans` refer to such a table.
+The model of `static` may be a Hugging Face `transformers` model, or a table of model2vec embeddings, which already
+contain token weights. In names such as `is_distilled` and `DistilledMeans`, "distilled" means such a table.
 """
 
 import importlib.util
@@ -49,13 +49,13 @@ class TransformerOptions:
     pooling: Literal["mean", "first"] = "mean"
     """`mean` averages the states of all tokens of the text; `first` takes the state of the first token."""
     sequence_length: PositiveInt | None = None
-    """Largest number of tokens of a piece; longer texts are split into pieces. The model's longest input is the upper
-    limit. null means 32 for `mean`, because hidden states depend on the length of the input: only short pieces make a
-    long document similar to a sentence on the same subject. null means 512 for `first`, which uses only the first
-    piece."""
+    """Maximum number of tokens in a piece; longer texts are split into pieces. The value is capped at the model's
+    maximum input length. null means 32 for `mean`, because hidden states depend on the length of the input: a long
+    document is only similar to a sentence on the same subject if the document is split into short pieces. null means
+    512 for `first`, which uses only the first piece."""
     texts_at_once: PositiveInt = how(32)
-    """Number of texts or pieces of texts per forward pass, which are sorted by length and packed without padding. Lower
-    this number if memory is short."""
+    """Number of texts or pieces of texts per forward pass. They are sorted by length and packed without padding. Reduce
+    this number if the device runs out of memory."""
 
 
 class TransformerMean(Embedder):
@@ -66,7 +66,7 @@ class TransformerMean(Embedder):
     packages = ("tokenizers",)
 
     def load(self, folder: Path | None) -> None:
-        """Loads the model and its tokenizer, on the GPU that this process may use, or else on the CPU.
+        """Loads the model, on this process's GPU if it has one, else on the CPU, and the model's tokenizer.
 
         Raises:
             ModelError: the model cannot be read, or its attention cannot be restricted to single documents.
@@ -103,7 +103,7 @@ class TransformerMean(Embedder):
 class TextTokens:
     """Tokenizes texts in the same way as the corpus.
 
-    Keep one object as long as the process runs, because the object caches the tokens of words.
+    Reuse one object for the whole process, because the object caches the tokens of words.
 
     Args:
       pretrained: model with its tokenizer.
@@ -139,10 +139,10 @@ class TextTokens:
 
 COMMON_FILE = "static.safetensors"
 WINDOW = 32
-"""Largest number of tokens of a window, as in the embedder `transformer`."""
+"""Maximum number of tokens in a window, equal to the default piece length of the embedder `transformer`."""
 LEAST_SECOND = 1e-6
-"""The first component is removed only if the variance of the second component is more than this share of the variance
-of the first one. Otherwise, almost nothing would remain of the vectors."""
+"""The first component is removed only if the second component's variance exceeds this share of the first component's
+variance. Otherwise, almost nothing would remain of the vectors."""
 
 
 @dataclass(frozen=True)
@@ -152,15 +152,15 @@ class StaticOptions:
     path: str | None = None
     """Folder or Hugging Face id of a model, or of model2vec embeddings; null uses model.path."""
     smoothing: PositiveFloat = 1e-3
-    """Parameter a of SIF. A token that makes up this share of all tokens has half the weight of a rare token.
+    """Parameter a of SIF. A token that makes up this share of all tokens has half the weight of a very rare token.
     Embeddings of model2vec keep their own weights."""
     sample_documents: PositiveInt = 2000
     """Number of texts per source from which token shares and the removed component are learned. A small number is
-    enough, because only the shares of frequent tokens matter. With a small number, the samples of a small target and of
-    a large pool are also equally large."""
+    enough, because only the shares of frequent tokens matter. A small number also makes the samples of a small target
+    and a large pool equal in size."""
     texts_at_once: PositiveInt = how(1000)
-    """Number of 32-token windows per batch; with model2vec, number of texts per batch. Lower this number if memory is
-    short."""
+    """Number of 32-token windows per batch; with model2vec, number of texts per batch. Reduce this number if the device
+    runs out of memory."""
 
 
 class StaticMean(Embedder):
@@ -177,7 +177,7 @@ class StaticMean(Embedder):
             check_package(self._model.model)
 
     def learn(self, texts: Sequence[str], folder: Path) -> dict[str, float]:
-        """Learns token weights and the first component from a sample. Learns nothing for embeddings of model2vec.
+        """Learns token weights and the first component from a sample. Does nothing for model2vec embeddings.
 
         Raises:
           DataError: the sample has no token.
@@ -211,7 +211,7 @@ class StaticMean(Embedder):
 
 
 class Common(NamedTuple):
-    """Values learned from all texts: the token weights, and the direction that is removed from vectors."""
+    """Values learned from a sample of texts: the token weights, and the direction that is removed from vectors."""
 
     weights: np.ndarray
     """Weight of each token of the vocabulary, float32 [tokens]."""
@@ -242,7 +242,8 @@ class TokenMeans:
     def common(self, texts: Sequence[str], smoothing: float, at_once: int) -> tuple[Common, dict[str, float]]:
         """Learns token weights and the first component from texts. Returns them with metrics.
 
-        The metrics are the number of tokens and the share of the vectors' variance that the first component explains.
+        The metrics are the number of tokens, and the share of the variance of the vectors that the first component
+        explains.
 
         Raises:
           DataError: the texts have no token.
@@ -263,9 +264,9 @@ class TokenMeans:
         return Common(weights, component.astype(np.float32)), figures
 
     def __call__(self, texts: Sequence[str], at_once: int) -> EmbeddedTexts:
-        """Returns the mean vector of each text's windows.
+        """Returns, for each text, the mean of the vectors of its windows.
 
-        A window's vector has length 1 before the component is removed.
+        The vector of a window is scaled to length 1, then the component is removed.
         """
         assert self._common is not None
         tokens, seen, unknown = self._tokens.without_special(texts)
@@ -282,7 +283,8 @@ class TokenMeans:
         """Yields the vectors of the windows of all texts, in batches of `at_once` windows.
 
         Yields:
-          For each window, the index of its text (in rising order) and its vector of length 1, float64 [n, d].
+          For each window of the batch, the index of its text (in ascending order) and its vector of length 1, float64
+          [n, d].
         """
         from scipy.sparse import csr_array
 

@@ -2,15 +2,15 @@
 
 The encoder maps a bag of words x through two layers, h0 = relu(A0 x) and h1 = relu(A1 h0), to the mean and log variance
 of a normal distribution. A number z is drawn from this distribution for each topic, and theta = softmax(z) is the share
-of each topic in the document. The logits of the words are N(B theta) + b. For each word, N scales the topics'
-contributions to the logit to mean 0 and variance 1 over the documents of a batch, so that topics do not consist of the
-most frequent words only. b is the logarithm of the words' frequencies, so topics describe how a document differs from
-the average document. The loss of a document is -sum_w x_w log softmax(logits)_w +
-weight KL(N(mean, variance) || N(0, 1)).
+of each topic in the document. The logits of the words are N(B theta) + b. N is a batch normalization: for each word, it
+scales the topics' contribution to the logit to mean 0 and variance 1 over the documents of a batch. Without N, topics
+would consist of the most frequent words only. b is the logarithm of the words' frequencies, so topics describe how a
+document differs from the average document. The loss of a document is -sum_w x_w log softmax(logits)_w + weight
+KL(N(mean, variance) || N(0, 1)).
 
 The published code normalizes B theta + b, which removes b again. Here b is added after the normalization.
 
-Training ends when the topics' coherence (NPMI) no longer rises, and keeps the weights of the best epoch. This module
+Training ends when the topics' coherence (NPMI) no longer rises. The weights of the best epoch are kept. This module
 does not use Ray. Noise and dropout of a batch depend only on the seed, the epoch and the number of the batch, so a
 checkpoint needs no state of random generators.
 """
@@ -44,17 +44,17 @@ VAMPIRE's code adds the layers with the softmax of (1, -20, 1) as weights: half 
 (`mixed`). The script of kNN-TAPT uses the numbers 1, -20 and 1 as weights, so that -20 h1 dominates (`published`).
 """
 NOISE = 1e-3
-"""Number that is added to variances when logits are normalized, as in the published code."""
+"""Constant that is added to variances when logits are normalized, as in the published code."""
 MOST_LOG_VARIANCE = 10.0
-"""Largest log variance of the encoder's output. Without this limit, the divergence of a document with thousands of
-unusual words would overflow, or would spoil Adam's moments for the rest of the training run."""
+"""Maximum log variance in the encoder's output. Without this limit, the divergence of a document with thousands of
+unusual words would overflow, or would distort Adam's moment estimates for the rest of the training run."""
 
 
 class SparseBags(NamedTuple):
     """Bags of words of n documents, concatenated in flat tensors."""
 
     words: Tensor
-    """Word ids of the first document, then of the second, and so on, int64 [m]."""
+    """Word ids of all documents, one document after another, int64 [m]."""
     counts: Tensor
     """Number of occurrences of each word in its document, float32 [m]."""
     starts: Tensor
@@ -77,13 +77,13 @@ class Draw(NamedTuple):
     """Random numbers for one training step on a batch of n documents."""
 
     noise: Tensor
-    """Random numbers from a standard normal distribution [n, topics]."""
+    """Samples from a standard normal distribution [n, topics]."""
     kept: Tensor
     """Dropout factors of z [n, topics]: 0, or 1 / (1 - dropout)."""
 
     @classmethod
     def by_seed(cls, seed: int, documents: int, topics: int, dropout: float) -> Draw:
-        """Draws the numbers from a seed on the CPU, so that the result is the same on all machines."""
+        """Draws the numbers on the CPU from a seed, so that they are the same on all machines."""
         generator = torch.Generator().manual_seed(seed)
         noise = torch.randn(documents, topics, generator=generator)
         kept = torch.rand(documents, topics, generator=generator) >= dropout
@@ -151,7 +151,7 @@ class TopicVae(nn.Module):
     def vectors(self, bags: SparseBags, mix: str) -> Tensor:
         """Returns the documents' vectors [n, topics].
 
-        A vector is h0 + MIXES[mix] h1 + theta, where theta is the softmax of the mean of z: no noise is drawn.
+        A vector is h0 + MIXES[mix] h1 + theta. Here theta is the softmax of the mean of z, without random noise.
         """
         posterior = self.posterior(bags)
         one, two = posterior.layers
@@ -177,7 +177,7 @@ def log_likelihood(logits: Tensor, bags: SparseBags) -> Tensor:
 
 
 REPORT_S = 1.0
-"""Shortest time between two progress reports [s]."""
+"""Minimum time between two progress reports [s]."""
 
 
 @dataclass
@@ -190,7 +190,7 @@ class BestEpoch:
 
 
 class TopicTraining:
-    """Trains a topic model. Can save the state of an unfinished training run, and restore it.
+    """Trains a topic model. The state of an unfinished training run can be saved and restored.
 
     Args:
         counts: word counts, sparse float32 [documents, words]; no document is empty.
@@ -225,7 +225,7 @@ class TopicTraining:
         return self.step // self.steps_an_epoch
 
     def run(self, report: Callable[[dict[str, Any]], None], file: Path) -> None:
-        """Trains until the coherence has not risen for `patience` epochs, or until the last epoch.
+        """Trains until the coherence has not reached a new maximum for `patience` epochs, or until the last epoch.
 
         Args:
             report: function that is called with metrics about every second and after each epoch.
@@ -241,7 +241,7 @@ class TopicTraining:
             self.save(file)
 
     def _train(self, epoch: int, report: Callable[[dict[str, Any]], None]) -> float:
-        """Trains one epoch, with the documents in an order that depends on the epoch's number.
+        """Trains for one epoch, with the documents in a random order that depends on the seed and the epoch's number.
 
         Returns the mean loss of the documents.
         """
@@ -286,7 +286,7 @@ class TopicTraining:
         return npmi
 
     def _known(self) -> dict[str, Any]:
-        """Returns the numbers of finished and planned steps, and the remaining time, assuming all epochs run."""
+        """Returns the number of finished steps, and the total steps and remaining time if no epoch is left out."""
         steps = self.options.epochs * self.steps_an_epoch
         return {"step": self.step, "steps": steps, "eta_s": (steps - self.step) * self.seconds / max(self.step, 1)}
 
@@ -316,9 +316,9 @@ TOP_WORDS_OF_TOPIC = 10
 def mean_npmi(topics: np.ndarray, counts: Any, most: int = TOP_WORDS_OF_TOPIC) -> float:
     """Returns the mean normalized pointwise mutual information (Bouma 2009) of the pairs of each topic's top words.
 
-    NPMI(v, w) = log(p(v, w) / (p(v) p(w))) / -log p(v, w), where p is a share of documents. Pairs that never occur
-    together count as 0, as in VAMPIRE's code, although the limit of the formula is -1. Pairs that occur together in
-    every document count as 0 too.
+    NPMI(v, w) = log(p(v, w) / (p(v) p(w))) / -log p(v, w), where p is a share of documents. For pairs that never occur
+    together, NPMI is set to 0, as in VAMPIRE's code, although the limit of the formula is -1. It is also set to 0 for
+    pairs that occur together in every document.
 
     Args:
         topics: weights of words in topics [topics, words].

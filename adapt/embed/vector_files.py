@@ -24,11 +24,11 @@ from adapt.support.errors import StorageError
 
 ID, VECTOR = "id", "vector"
 _CHECKSUM = "crc32"
-"""Metadata key of the checksum of a file's ids and vectors. A resumed run checks finished files with this checksum."""
+"""Key in a file's metadata for the checksum of the ids and vectors. A resumed run checks finished files with it."""
 
 
 def chunk_file(item: int, chunk: int) -> str:
-    """Returns the name of a chunk's file. Sorted by name, files are in the order of the texts."""
+    """Returns the name of a chunk's file. Sorting files by name gives the order of the texts."""
     return f"vectors-{item:07d}-{chunk:06d}.parquet"
 
 
@@ -50,7 +50,7 @@ def write_vectors(file: Path, ids: np.ndarray, vectors: np.ndarray, counts: Mapp
 
 
 def known_counts(file: Path) -> dict[str, int] | None:
-    """Returns the numbers of texts and tokens that `write_vectors` stored with a chunk.
+    """Returns the counts of texts and tokens that `write_vectors` stored with a chunk.
 
     Returns None if the file of the chunk does not exist yet, or if its ids and vectors do not match its checksum.
     """
@@ -169,8 +169,8 @@ def build_on_cluster(
     """Builds an index on the cluster to which this process is connected.
 
     The mean of all vectors is subtracted from each vector, because the mean says nothing about a single document. In
-    many models the mean dominates the vectors, so that without this step all documents would be near each other: the
-    nearest documents would be the documents of similar length, and transport plans would spread over the whole pool.
+    many models, the mean dominates the vectors. Without this step, all documents would be near each other, so the
+    nearest documents would be those of similar length, and optimal transport plans would spread over the whole pool.
 
     Args:
         embedded: folder with the files that `write_vectors` wrote.
@@ -180,7 +180,7 @@ def build_on_cluster(
         memory_bytes: memory that a machine may use for the index.
         queries: expected number of queries, which influences the kind if `kind` is `auto`.
         kind: kind of index, or `auto`.
-        part_vectors: largest number of vectors of a part.
+        part_vectors: maximum number of vectors in a part.
 
     Raises:
         DataError: for the reasons given at `adapt.index.index_files.index_parts`.

@@ -15,5 +15,5 @@
 - `model_matrix`: compares several models on several domains, compares domains by words and by losses, and draws
   heatmaps.
 - `card_metadata`: writes the metadata header of a model card, which the Hugging Face Hub checks.
-- `export_card`: the exported model with its model card.
+- `export_card`: writes the exported model folder with its model card.
 """

@@ -33,7 +33,7 @@ LICENSES = frozenset(
 LARGEST_LOSS = 100.0
 """Metadata contain a perplexity only for losses below this limit [nats per token], so that it is a finite number."""
 LANGUAGE = re.compile(r"[a-z]{2,3}|multilingual|code")
-"""Pattern of the codes of languages that the Hub accepts."""
+"""Pattern of the language codes that the Hub accepts."""
 
 
 def check_metadata(export: ExportConfig) -> None:

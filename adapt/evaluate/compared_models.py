@@ -44,7 +44,7 @@ class Benchmarked:
 
 @dataclass(frozen=True)
 class TaskChange:
-    """One metric of a task for each model, and its change from the first model."""
+    """The scores of all models on one metric of a task, and their changes from the first model."""
 
     task: str
     library: str
@@ -60,7 +60,7 @@ class TaskChange:
     """Score minus the first model's score, paired by item, keyed by model. The interval is over items, and with
     several seeds over items and seeds."""
     leaked: int | None = None
-    """Number of items whose text is in the text that a model was trained on. None if it is not known."""
+    """Number of items found in the training text of a model. None if the training text is not known."""
     clean_scores: dict[str, Estimate] = field(default_factory=dict)
     """Scores without leaked items. Empty if no item leaked or if all items leaked."""
     clean_changes: dict[str, Estimate] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class BenchmarksCompared:
         return [*self._leaks(), self.table(name)]
 
     def table(self, name: str) -> Table:
-        """Makes a table with a row per task, metric and model other than the first one."""
+        """Makes a table with one row per task, metric and model. The first model has no row."""
         first, *others = self.models
         title = f"{name}: standard evaluations"
         if not others:
@@ -350,4 +350,4 @@ class ModelsCompared:
 
 
 MOST_SENTENCES = 5
-"""Largest number of sentences about texts, and of sentences about models, in the summary of a comparison."""
+"""Maximum number of sentences about texts, and of sentences about models, in the summary of a comparison."""

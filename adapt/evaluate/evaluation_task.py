@@ -180,9 +180,9 @@ def measure_mean(measurement: EnsembleMeasurement) -> dict[str, dict[str, list[f
 TOP = 3
 """Number of most probable predictions in each example."""
 SHORTEST, LONGEST = 10, 40
-"""Smallest and largest length of a document that is used as an example [tokens]."""
+"""Minimum and maximum length of a document that is used as an example [tokens]."""
 SHORTEST_PREFIX = 4
-"""Smallest number of tokens before a word that a causal model has to predict."""
+"""Minimum number of tokens before a word that a causal model has to predict."""
 
 
 def filled_masks(
@@ -221,7 +221,7 @@ def next_words(
 def _chosen(
     tokenizer: PreTrainedTokenizerBase, sample: Heldout, count: int, first: int
 ) -> Iterator[tuple[Tensor, int]]:
-    """Yields at most `count` short documents, int64 [tokens], each with a word's position of at least `first`."""
+    """Yields at most `count` short documents, int64 [tokens], each with the position (at least `first`) of a word."""
     for number, tokens in zip(sample.documents, sample.tokens, strict=True):
         ids = torch.tensor(tokens.astype("int64"))
         if not SHORTEST <= len(ids) <= LONGEST:
@@ -275,7 +275,7 @@ def perplexities(
         config: the job's configuration, with batch sizes in `evaluation`.
         pretrained: the model.
         corpora: folders of prepared corpora, keyed by name.
-        documents: largest number of held-out documents that are measured per corpus.
+        documents: maximum number of held-out documents that are measured per corpus.
         folder: folder of the stage.
 
     Returns:
@@ -337,7 +337,7 @@ def pseudo_losses(
 
 
 def _masked(piece: Tensor, positions: Tensor, mask: int, most: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yields groups of copies of a text, each copy with one token masked. A group has at most `most` tokens.
+    """Yields copies of a text in groups of at most `most` tokens. Each copy has one masked token.
 
     Yields:
         The copies, int64 [C, L]; the masked positions, bool [C, L]; and the masked tokens, int64 [C].

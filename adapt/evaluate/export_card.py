@@ -50,7 +50,7 @@ class Handover:
     is_of_tasks: bool
     """Whether the training text consists of the texts of tasks. If not, the training text is the corpus."""
     is_transductive: bool
-    """Whether the training text includes the text of dev and test."""
+    """Whether the training text includes the text of the dev and test splits."""
     changes: Sequence[LossChange]
     made_of: Sequence[Record]
     """The records of all stages that produced the model."""
@@ -99,8 +99,8 @@ def loss_changes(
         samples: number of bootstrap resamples.
         of: what the model does instead of predicting tokens, such as replaced-token detection; empty if it predicts
             tokens.
-        chose: number of documents that were used to choose the model, and its loss on these documents, keyed by text.
-            They are the first documents of the sample, and are left out of the result.
+        chose: number of documents that were used to choose the model, and the model's loss on them, keyed by text. They
+            are the first documents of the sample, and are left out of the result.
     """
     changes = []
     for text in get_args(Text):
@@ -133,7 +133,7 @@ def loss_changes(
 
 
 def _bits_per_byte(folder: Path, text: str, first: int, whole: TextLoss) -> float | None:
-    """Returns the loss of the documents from `first` on [bits per byte]; None if the texts' lengths are not known."""
+    """Returns the loss [bits per byte] without the first `first` documents; None if the text lengths are unknown."""
     if not first or whole.bits_per_byte is None or (losses := read_text_losses(folder, text)) is None:
         return whole.bits_per_byte
     rest = losses[first:]

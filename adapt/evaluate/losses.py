@@ -63,7 +63,7 @@ class Heldout:
 
     @classmethod
     def sample(cls, folder: Path, evaluation: EvaluationConfig, marks: Iterable[str] = ()) -> "Heldout":
-        """Reads the first documents in a fixed random order, up to the configured numbers of documents and tokens."""
+        """Reads documents in a fixed random order, up to the configured maximum numbers of documents and tokens."""
         stream = TokenStream.open(folder, HELDOUT_GLOB)
         order = permute(
             np.arange(min(stream.documents, evaluation.max_documents)), max(stream.documents, 1), SAMPLE_SEED, 0
@@ -345,10 +345,10 @@ class TrainingLosses:
         self._parts: dict[str, list[tuple[np.ndarray, Corrupted]]] = {}
         """Batches of this rank, keyed by text. Their masks are the same at all measurements."""
         self._counted: dict[str, tuple[int, int]] = {}
-        """Number of documents that this rank passes through the model, keyed by text, and how many of them it counts.
+        """For each text, the number of documents that this rank passes through the model, and how many of them count.
 
-        All ranks run equally many passes, so a rank with fewer documents repeats a document, which is not counted
-        again.
+        All ranks run the same number of passes, so a rank with fewer documents repeats a document. The repeats do not
+        count.
         """
         self._per_byte: dict[str, float] = {}
         for text, folder in folders.items():

@@ -1,8 +1,8 @@
 """Stage `evaluate`: measures the losses of models on held-out samples of some corpora, in a Ray task.
 
 The module also compares keys of documents, to count the measured documents that the model was trained on. This count
-should be 0. This module does not import torch: the driver does not need it, and the task must hide GPUs before it
-imports torch.
+should be 0. This module does not import torch: the driver does not need torch, and the Ray task must not import it
+before Ray has hidden other tasks' GPUs.
 
 Mean losses have bootstrap intervals over documents. Two tokenizers split a text differently, so models with different
 tokenizers are compared by loss per byte. If single tokens are masked, a tokenizer that splits words into more pieces
@@ -49,7 +49,7 @@ def call_on_device(function: Callable[..., T], resources: ResourcesConfig, folde
     Args:
         function: function that is defined at the top level of a module.
         resources: determines the share of a GPU.
-        folder: folder of the stage. If a signal stops the task's process, that is recorded here, and Ray calls the
+        folder: folder of the stage. A signal that stops the task's process is recorded there, and Ray then calls the
             function again.
         arguments: arguments of the function.
     """
@@ -148,7 +148,7 @@ known, bytes of text. Each list has one value per document of the sample."""
 EXAMPLES_FILE = "examples.json"
 """File with held-out sentences of the domain and the model's predictions of one word in each."""
 HITS_FILE = "hits.json"
-"""File with a list per task: for each text that neighbours classified, 1 if its label was right and 0 if not."""
+"""File with a list per task: for each classified text, 1 if the nearest neighbours gave the right label, else 0."""
 
 Routes = tuple[float | None, float | None, float | None]
 """The fields `routed`, `routed_right` and `mixed` of a `TextLoss`."""

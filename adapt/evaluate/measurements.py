@@ -20,7 +20,7 @@ Text = Literal["domain", "general"]
 NOT_MEASURED = "fewer than two documents are held out (corpus.heldout_fraction, or the dev split for TAPT)"
 """Reason that is shown if the loss on the domain was not measured."""
 FEWEST = 6
-"""Smallest number of documents for an interval. With n documents, all values lie on the same side of the true median
+"""Minimum number of documents for an interval. With n documents, all values lie on the same side of the true median
 with probability 2^(1 - n), which is below 5% for n >= 6."""
 FEW_DOCUMENTS = 30
 """Fewer held-out documents than this lead to a warning, because losses and their intervals are then unreliable."""
@@ -148,13 +148,13 @@ class Retrieved:
     recall_at_10: More[float]
     """Share of the relevant texts that are among the first 10 documents, mean over queries."""
     mrr: More[float]
-    """Mean reciprocal rank of the first relevant text, over all documents."""
+    """Mean over queries of 1 / rank of the first relevant text, where all documents are ranked."""
     ndcg_at_10: More[float]
     """Normalized discounted cumulative gain of the first 10 documents (Järvelin and Kekäläinen 2002), mean over
     queries. A relevant text at rank r gains 1 / log2(r + 1)."""
     mean_cosine: Less[float]
-    """Mean cosine of the vectors of two different documents (Ethayarajh 2019, arXiv 1909.00512). It is 0 for isotropic
-    vectors, and 1 for vectors of the same direction."""
+    """Mean cosine similarity of the vectors of two different documents (Ethayarajh 2019, arXiv 1909.00512). It is 0 for
+    isotropic vectors, and 1 if all vectors have the same direction."""
     isoscore: More[float]
     """IsoScore of the documents' vectors (Rudman et al. 2022, arXiv 2108.07344): roughly the share of
     dimensions in which the vectors vary equally, from 0 to 1."""
@@ -247,8 +247,9 @@ class TextLoss:
     """Losses of a model on the held-out sample of a corpus."""
 
     loss: float | None
-    """Loss [nats per predicted token]; None if there is no held-out text. A model with separate parameters per domain,
-    such as adapters, uses those of the corpus's domain or, if it has none, those of the nearest domain."""
+    """Loss [nats per predicted token]; None if there is no held-out text. If the model has separate parameters per
+    domain, such as adapters, the loss is measured with the parameters of the corpus's domain or, if the model has none
+    for this domain, with those of the nearest domain."""
     documents: int
     """Number of measured documents of the corpus."""
     predictions: int
@@ -275,7 +276,8 @@ class TaskNeighbours:
     """Result of nearest-neighbour classification of a task's test texts."""
 
     accuracy: float | None
-    """Share of test texts that nearest neighbours in train classify correctly; None if no test text can be used."""
+    """Share of test texts whose label is predicted correctly by their nearest train texts; None if no test text can be
+    used."""
     examples: int
     """Number of test texts that were classified."""
     left_out: int
@@ -302,7 +304,7 @@ class Similar:
     None if there are no models."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Returns a sentence on the most and the least similar domains, a table per matrix, and the picture's path."""
+        """Returns a sentence on the most and the least similar domains, a table per matrix, and the heatmap's path."""
         shared = "Share of the 10,000 most frequent words of one domain that are among those of the other."
         jaccard = "Words that occur in both domains, divided by words that occur in either."
         cross = "How much worse word frequencies of the row's domain predict the column's text than its own do."
@@ -322,7 +324,7 @@ class Similar:
         return [*summary(self._sentence()), *tables, picture]
 
     def _sentence(self) -> str:
-        """Returns a sentence that names the pairs of domains that share most and fewest words."""
+        """Returns a sentence that names the pairs of domains that share the most and the fewest words."""
         pairs = sorted((self.overlap[one][two], one, two) for one, two in combinations(range(len(self.domains)), 2))
         if not pairs:
             return ""

@@ -1,4 +1,4 @@
-"""Compares models on domains, and domains with each other, with heatmaps.
+"""Compares models on domains, compares domains with each other, and draws heatmaps.
 
 Stage `compare` compares held-out losses of models on domains (Don't Stop Pretraining, table 12). Job similarity
 compares domains by the words in a sample of each domain, and by the losses of adapted models if there are any (section
@@ -109,7 +109,8 @@ def _of_tokens(evaluations: Mapping[str, Path], domain: str, samples: int) -> _C
 def _of_bytes(evaluations: Mapping[str, Path], domain: str, samples: int) -> _Column:
     """Compares losses per byte on the documents that all models were measured on.
 
-    Samples end at a number of tokens, so models with different tokenizers have different numbers of documents.
+    A sample is limited to a number of tokens, so models with different tokenizers measured different numbers of
+    documents.
     """
     measured = [_text_losses(evaluation, domain) for evaluation in evaluations.values()]
     documents = min(len(losses.sizes) for losses in measured)
@@ -209,7 +210,7 @@ def _draw_cells(axis: Any, matrix: Sequence[Sequence[float]], signed: bool, digi
 
 
 def accuracy_changes(neighbours: Mapping[str, Path], samples: int) -> dict[str, dict[str, Estimate]]:
-    """Returns how much more accurate each model's neighbours are than the first model's, with 95% intervals over texts.
+    """Returns each model's change of nearest-neighbour accuracy from the first model, with 95% intervals over texts.
 
     Args:
         neighbours: folder of the stage `neighbours` of each model, keyed by model. Folders of earlier versions lack the
@@ -271,7 +272,7 @@ def compare_domains(
         evaluations: folders of evaluations, one per domain's model, in the order of `corpora`. Each evaluation covers
             all domains. Empty if there are no models.
         pretrained: the model whose tokenizer decodes the documents.
-        most: largest number of documents per domain that are compared.
+        most: maximum number of documents per domain that are compared.
         folder: the folder in which similarity.json and similarity.png are written.
     """
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
@@ -299,7 +300,7 @@ TOP_WORDS = 10_000
 LEAST_DOCUMENTS = 3
 """Only words in at least this many documents count in the Jaccard index, as in the paper's code."""
 SMOOTHING = 0.1
-"""Number that is added to the count of each word of the common vocabulary, so that no probability is 0."""
+"""Pseudocount added to the count of each word of the common vocabulary, so that no probability is 0."""
 
 
 def sample_texts(folder: Path, tokenizer: PreTrainedTokenizerBase, most: int) -> list[str]:

@@ -94,7 +94,7 @@ def mean_features(
 
 
 def knn_labels(known: np.ndarray, labels: np.ndarray, queries: np.ndarray, neighbours: int) -> np.ndarray:
-    """Returns the label of each text by the vote of its nearest neighbours (by cosine) [queries].
+    """Returns the label that the nearest neighbours (by cosine similarity) of each text vote for [queries].
 
     Args:
         known: features of the train texts [train, H].
@@ -109,7 +109,7 @@ def knn_labels(known: np.ndarray, labels: np.ndarray, queries: np.ndarray, neigh
 
 
 ITERATIONS = 1000
-"""Largest number of iterations of logistic regression."""
+"""Maximum number of iterations of logistic regression."""
 
 
 class Probe:
@@ -180,7 +180,7 @@ class Probe:
 
 
 def linear_labels(known: np.ndarray, labels: np.ndarray, queries: np.ndarray) -> np.ndarray:
-    """Returns the label of each text by logistic regression on standardized features, with L2 regularization of 1.
+    """Predicts the label of each text by logistic regression on standardized features, with L2 regularization of 1.
 
     A task with several labels per text gets one regression per class.
 
@@ -221,8 +221,8 @@ def halves_of(labels: Sequence[int] | np.ndarray) -> list[np.ndarray]:
         labels: classes [examples]. For multi-label tasks, a matrix of zeros and ones [examples, classes].
 
     Returns:
-        The sorted indices of the examples of each half. If the number of examples is odd, the first half has one
-        example more.
+        The sorted indices of the examples of each half. If the number of examples is odd, the first half has one more
+        example.
     """
     _, numbers = np.unique(np.asarray(labels), axis=0, return_inverse=True)
     by_class = np.argsort(numbers.ravel(), kind="stable")

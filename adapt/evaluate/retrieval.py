@@ -1,8 +1,8 @@
 """Measures sentence vectors by retrieval, and their isotropy.
 
-Documents are ranked by the cosine of their vectors with the query's. A relevant text ranks behind every other document
-with the same cosine, so a model with equal vectors for all texts scores low. The texts and their order depend only on
-the files, so two models are measured on the same queries and documents.
+Documents are ranked by the cosine similarity of their vectors to the query's vector. Among documents with the same
+similarity, relevant texts rank last, so a model with equal vectors for all texts scores low. The texts and their order
+depend only on the files, so two models are measured on the same queries and documents.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PairSearch:
 
 
 def check_pairs(retrieval: RetrievalConfig) -> None:
-    """Reads the pairs up to the first usable row. Refuses files without such a row, or whose first row lacks a field.
+    """Reads the pairs up to the first usable row. Refuses files without one, and files whose first row lacks a field.
 
     Raises:
         ConfigError, DataError: see `read_search`.
@@ -198,7 +198,7 @@ def ranking_measures(scores: np.ndarray, relevant: Sequence[Sequence[int]]) -> d
 
 
 def mean_cosine(vectors: np.ndarray) -> float:
-    """Returns the mean cosine of two different vectors, over all pairs (Ethayarajh 2019, arXiv 1909.00512).
+    """Returns the mean cosine similarity over all pairs of different vectors (Ethayarajh 2019, arXiv 1909.00512).
 
     With unit vectors u_1 to u_n, the mean cosine is (|sum_i u_i|^2 - n) / (n (n - 1)).
 

@@ -19,11 +19,11 @@ Effect = Literal["better", "worse", "equal", "unknown"]
 LOWER_RATE = "Try a lower training.learning_rate"
 """Advice after a training run that made the model worse, if the cause is not known."""
 MOST_NAMES = 4
-"""Largest number of texts and tasks that a clause of a verdict names."""
+"""Maximum number of texts and tasks that a clause of a verdict names."""
 TENTH = 0.1
-"""Share of a training run's reports, at the start and at the end, whose mean losses are compared."""
+"""The mean loss of this share of a training run's reports at the start is compared with that at the end."""
 REPEATED = 1.5
-"""If a training run reads its text more often than this, the model may have learnt the text by heart."""
+"""If a training run reads its text more often than this, the model may have memorized the text."""
 
 
 def effect(low: float | None, high: float | None, higher_is_better: bool = False) -> Effect:
@@ -139,7 +139,7 @@ def choice_of(
         points: the measurements of the training.
         training: settings of the training.
         others: losses before and after the training on documents that were not used for the choice, keyed by metric.
-            Scores of probes are not needed, because probes measure the other half of dev themselves.
+            Scores of probes are not needed, because probes measure the other half of the dev split themselves.
     """
     chosen = exported_point(points, training)
     if chosen is None or training.keep != "best":
@@ -163,7 +163,7 @@ def fix_of_worse(
     """Returns advice after a training run that raised the held-out loss of its own text.
 
     The training loss shows the cause. If it rose too, the learning rate is too high. If it fell while the text was read
-    several times, the model learnt the text by heart.
+    several times, the model memorized the text.
 
     Args:
         training: settings of the training.

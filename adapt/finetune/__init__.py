@@ -1,4 +1,4 @@
-"""Fine-tunes a model on a labelled task in one of several modes, and tests it.
+"""Fine-tunes a model on a labelled task in one of several modes, and evaluates it.
 
 - `ray_task`: runs one model, task and seed as one Ray task, and writes its result.
 - `seed_run`: the code of that Ray task: loads the model, trains in one of the modes (full fine-tuning, LoRA, extracted

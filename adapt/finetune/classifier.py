@@ -164,8 +164,9 @@ class TaskLoss:
     def masses(self, examples: Examples) -> np.ndarray:
         """Returns the weight of each example in a mean of losses, float64 [E].
 
-        The units of an example are the example itself or its labelled tokens. The weight is the sum of their class
-        weights.
+        For tasks of kind `tokens`, this is the sum of the class weights of the example's labelled tokens. For other
+        tasks, it is the weight of the example's class. Without class weights, and for `multi_label`, each example or
+        labelled token has weight 1.
         """
         if self.multi_label or self.weights is None:
             return examples.units.astype(float)

@@ -63,7 +63,7 @@ class Examples:
         Args:
             split: a split of the prepared task.
             facts: kind and classes of the task.
-            max_length: largest length of an example [tokens].
+            max_length: maximum length of an example [tokens].
             closing: ids of the special tokens that end a text. They remain when the text before them is truncated.
         """
         kept = [keep(tokens, max_length, closing) for tokens in split.tokens]
@@ -120,7 +120,7 @@ def keep(tokens: np.ndarray, max_length: int, closing: Collection[int]) -> np.nd
 
     Args:
         tokens: token ids of an example, which has one text or a pair of texts, [T].
-        max_length: largest number of tokens that remain.
+        max_length: maximum number of tokens that remain.
         closing: ids of the special tokens that end a text.
 
     Returns:
@@ -169,7 +169,7 @@ def _targets(split: Split, facts: Facts, kept: list[np.ndarray]) -> np.ndarray:
 
 
 DIGITS = 6
-"""Number of digits of written probabilities."""
+"""Number of decimal places of probabilities in written files."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class Problem:
 
         Args:
             folder: folder of stage `task`.
-            max_length: largest length of an example [tokens].
+            max_length: maximum length of an example [tokens].
             closing: ids of the special tokens that end a text.
 
         Raises:
@@ -309,7 +309,7 @@ class Grouped(Documents):
 
 
 PASS_TOKENS = 8192
-"""Largest number of tokens in a forward pass, unless a single example is longer."""
+"""Maximum number of tokens in a forward pass, unless a single example is longer."""
 
 
 @torch.inference_mode()
@@ -321,7 +321,7 @@ def in_passes(function: Callable[[ExampleBatch], Tensor], examples: Examples, de
     Args:
         function: maps a batch to values of its units, [units, ...].
         examples: the examples of a split. Values are returned in their order.
-        device: the device that computes.
+        device: the device to compute on.
     """
     units = examples.units
     begins = np.cumsum(units) - units

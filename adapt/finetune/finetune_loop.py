@@ -152,7 +152,7 @@ class FinetuneSettings:
     epochs: int
     pooling: str
     max_length: int
-    """Largest length of an example [tokens]. Longer examples are truncated."""
+    """Maximum length of an example [tokens]. Longer examples are truncated."""
 
     @classmethod
     def of(cls, finetune: FinetuneConfig, model: Path, pooling: str, examples: int) -> FinetuneSettings:

@@ -39,11 +39,12 @@ def task_scores(facts: Facts, truth: Labels, probabilities: Probabilities, leake
         - `confusion`: for `single_label`, with true classes in rows
         - the results of `calibration`; for `multi_label` over all decisions on a label, for `tokens` over words
 
-        For `single_label`, `macro_f1` is over the classes that occur in truth or predictions, and `micro_f1`
-        (the metric of ChemProt in the paper) equals `accuracy`. For `multi_label`, `macro_f1` is over all classes, and
-        `accuracy` is the share of examples with exactly the right labels. For `tokens`, all F1 scores count entities
-        with exact boundaries and type, and `per_class` is keyed by entity type. The result then also has `precision`,
-        `recall` and `entity_f1`, which equals `micro_f1`. `accuracy` is the share of words with the right label.
+        For `single_label`, `macro_f1` is the mean over the classes that occur in truth or predictions, and `micro_f1`
+        (the metric of ChemProt in the paper) equals `accuracy`. For `multi_label`, `macro_f1` is the mean over all
+        classes, and `accuracy` is the share of examples with exactly the right labels. For `tokens`, all F1 scores
+        count entities with exact boundaries and type, and `per_class` is keyed by entity type. The result then also has
+        `precision`, `recall` and `entity_f1`, which equals `micro_f1`. `accuracy` is the share of words with the right
+        label.
     """
     predicted = predictions(facts, probabilities)
     clean = [number for number, leaks in enumerate(leaked) if not leaks]

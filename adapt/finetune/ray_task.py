@@ -90,7 +90,7 @@ def gpus_per_seed(finetune: FinetuneConfig) -> float:
 
 
 def _await_room(resources: ResourcesConfig, cpus: float, gpus: float) -> None:
-    """Waits until a machine has these cores and GPUs free. Raises ClusterError if no machine can have them."""
+    """Waits until a machine has these cores and GPUs free. Raises ClusterError if no machine has that many."""
     try:
         await_resources(replace(resources, workers=1, cpus_per_worker=cpus, gpus_per_worker=gpus))
     except ClusterError as error:

@@ -280,7 +280,7 @@ class TrainedWords(nn.Module):
 
 
 def train_used_words(encoder: PreTrainedModel, tokens: np.ndarray) -> None:
-    """Replaces an encoder's word embedding by `TrainedWords`, if it is an ordinary embedding."""
+    """Replaces an encoder's word embedding with `TrainedWords`, if it is an ordinary embedding."""
     table = encoder.get_input_embeddings()
     if type(table) is nn.Embedding:
         used = torch.from_numpy(np.unique(tokens)).to(table.weight.device)
@@ -288,7 +288,7 @@ def train_used_words(encoder: PreTrainedModel, tokens: np.ndarray) -> None:
 
 
 def train_all_words(encoder: PreTrainedModel) -> None:
-    """Replaces `TrainedWords` in an encoder by an ordinary embedding with the trained vectors."""
+    """Replaces `TrainedWords` in an encoder with an ordinary embedding that has the trained vectors."""
     words = encoder.get_input_embeddings()
     if isinstance(words, TrainedWords):
         encoder.set_input_embeddings(words.whole())
@@ -302,7 +302,7 @@ MODES = {
 }
 
 ROUTED_EXAMPLES = 256
-"""Largest number of train examples that are averaged to find the nearest domain."""
+"""Maximum number of train examples that are averaged to find the nearest domain."""
 
 
 def seed_work(run: FinetuneRun, folder: Path) -> RunResult:
@@ -313,7 +313,7 @@ def seed_work(run: FinetuneRun, folder: Path) -> RunResult:
 
 
 def finetune_work(config: Config, start: Pretrained, task: Path, seed: int, folder: Path) -> RunResult:
-    """Fine-tunes a model on a task and tests it. With `finetune.save_model`, the model is written into `folder`.
+    """Fine-tunes a model on a task and evaluates it. With `finetune.save_model`, the model is written into `folder`.
 
     Raises:
         ConfigError: `finetune.save_model` is set and the model cannot be saved.

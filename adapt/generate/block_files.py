@@ -15,20 +15,20 @@ BLOCKS, FIGURES_FILE = "blocks", "figures.json"
 
 @dataclass(frozen=True)
 class MadeFigures:
-    """Number and size of the texts of one block or of all blocks, and the time that making them took."""
+    """Number and size of the generated texts of one block or of all blocks, and the generation time."""
 
     texts: int = 0
     tokens: int = 0
     """Number of generated tokens."""
     cut: int = 0
-    """Number of texts that ended because they reached the largest length."""
+    """Number of texts that ended because they reached the maximum length."""
     bytes: int = 0
     """Size of the texts in UTF-8 [bytes]."""
     seconds: float = 0.0
     """Time that the actors took to make the blocks, without loading the model [s]."""
 
     def plus(self, other: MadeFigures) -> MadeFigures:
-        """Returns the sums of these counts and times and those of other blocks."""
+        """Returns the counts and times of this object plus those of `other`."""
         values = zip(asdict(self).items(), asdict(other).values(), strict=True)
         return MadeFigures(**{name: one + more for (name, one), more in values})
 

@@ -9,7 +9,7 @@ buffer, the last tokens of all texts share a column:
     slot 2   . . . . . b b     <- a text that began later
 
 Columns before a text's first token are masked. A step writes one column, and attention reads only the columns of the
-longest text. At the buffer's end, the columns in use are moved back to its beginning.
+longest text. When the end of the buffer is reached, the columns in use are moved back to the buffer's beginning.
 """
 
 import inspect
@@ -33,10 +33,10 @@ from adapt.model.tokenizer import load_config, load_tokenizer
 from adapt.support.errors import ModelError
 
 REFILL = 8
-"""Waiting texts take the free slots as soon as 1/REFILL of all slots are free. A single forward pass computes the
+"""Waiting texts take the free slots as soon as 1/REFILL of all slots are free. A single forward pass processes the
 prompts of these texts."""
 SPARE = 64
-"""Smallest number of spare columns of the buffer, which is the number of steps between two moves of its columns."""
+"""Minimum number of spare columns of the buffer. At least this many steps pass between two moves of its columns."""
 
 
 class Columns:
@@ -44,7 +44,7 @@ class Columns:
 
     Args:
         slots: number of texts that are generated at the same time.
-        longest: largest length of a text [tokens].
+        longest: maximum length of a text [tokens].
     """
 
     def __init__(self, slots: int, longest: int) -> None:
@@ -155,7 +155,7 @@ class Decoder:
         return int(self.tokenizer.eos_token_id if start is None else start)
 
     def text_of(self, tokens: Sequence[int]) -> str:
-        """Returns the text that tokens stand for, without special tokens."""
+        """Decodes tokens into text, without special tokens."""
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     @torch.inference_mode()
@@ -166,7 +166,7 @@ class Decoder:
             requests: the texts to generate.
             seed: seed of the random numbers.
             top_p: see `adapt.generate.sampling.draw_tokens`.
-            at_once: largest number of texts that are generated at the same time.
+            at_once: maximum number of texts that are generated at the same time.
         """
         return _Batch(self, requests, seed, top_p, at_once).run()
 
@@ -212,7 +212,7 @@ class Decoder:
         return [SlotLayer(columns) for _ in range(self._layers)]
 
     def draw(self, scores: Tensor, too_short: np.ndarray, temperatures: np.ndarray, p: float, draws: np.ndarray) -> Any:
-        """Draws the next token of each text, int64 [texts] in numpy.
+        """Draws and returns the next token of each text, as a numpy array, int64 [texts].
 
         Args:
             scores: scores of the vocabulary, [texts, V].

@@ -54,7 +54,8 @@ from adapt.terminal.live import display
 TEXTS_PER_BLOCK = 64
 """Number of texts, or of documents to rewrite, in a block."""
 PART_BYTES = 32_000_000
-"""Size at which a file of joined blocks ends [bytes]. It is below the size of a range that one task reads."""
+"""Approximate maximum size of a file of joined blocks [bytes]. It is below the size of a file range that one task
+reads."""
 MORE = 1.02
 """Factor by which the estimated number of missing blocks is raised, so that a second round of blocks is seldom
 needed."""
@@ -66,7 +67,7 @@ class MakeBlocks:
     Args:
         maker: makes the texts. Its model is loaded before the first block.
         folder: folder of the stage.
-        stall_s: time after which the actor is ended if it makes no progress [s]; see `adapt.support.heartbeat`.
+        stall_s: time after which the actor is terminated if it makes no progress [s]; see `adapt.support.heartbeat`.
     """
 
     def __init__(self, maker: Maker, folder: Path, stall_s: float | None) -> None:
@@ -120,7 +121,7 @@ def make_texts(maker: Maker, tokens: int, longest: int, folder: Path, resources:
     Args:
         maker: makes the texts of a block from their numbers.
         tokens: number of tokens to make.
-        longest: largest number of tokens of a text.
+        longest: maximum number of tokens of a text.
         folder: folder of the stage, with the blocks of an interrupted run.
         resources: determines the number of GPUs per actor.
 
@@ -196,8 +197,8 @@ class ReadDocuments:
         number = 0
         for table in self.read(batch):
             (row,) = table.to_pylist()
-            # hashes the keys once more, because the keys themselves decide which documents are held out, and this
-            # choice must not depend on that
+            # hashes the keys once more: the keys themselves decide which documents are held out, and the choice of
+            # documents to rewrite must not depend on the held-out split
             keys = mix(keys_of(row["texts"]))
             taken = np.flatnonzero(in_share(keys, self.share))
             for start in range(0, len(taken), TEXTS_PER_BLOCK):
@@ -228,7 +229,7 @@ def _run(
     Raises:
         BudgetError: the budget is spent.
     """
-    (folder / END_FILE).unlink(missing_ok=True)  # removes the mark of an earlier run that ended at a smaller budget
+    (folder / END_FILE).unlink(missing_ok=True)  # removes the mark of an earlier run whose smaller budget was spent
     gpus, totals = gpus_per_worker(resources), ray.cluster_resources()
     cpus = max(1, int(totals.get("CPU", 1)))
     actors = max(1, int(totals.get("GPU", 0) / gpus)) if gpus else cpus
@@ -338,7 +339,7 @@ def filter_texts(
     before: Sequence[Source] = (),
     stall_s: float | None = None,
 ) -> FilterCounts:
-    """Filters the texts of a stage that generated them, and writes the remaining texts.
+    """Filters the texts that a stage generated, and writes the remaining texts.
 
     Args:
         generated: folder with the generated texts (`adapt.generate.generate_blocks`).
@@ -349,7 +350,7 @@ def filter_texts(
             equal such a document, or were rewritten from one, are dropped.
         before: corpora on which losses are measured, as (name, files, settings). Near copies of their texts are
             dropped.
-        stall_s: time after which a task without progress is ended [s]; see `adapt.support.heartbeat`.
+        stall_s: time after which a task without progress is terminated [s]; see `adapt.support.heartbeat`.
     """
     manifest = build_manifest(CorpusConfig(paths=[str(file) for file in part_files(generated)]), Digests())
     copies = folder / "dedup"
@@ -405,7 +406,7 @@ def _write(row: Mapping[str, Any], counts: FilterCounts, texts: BinaryIO, pairs:
 
 
 LINES_AT_ONCE = 4096
-"""Largest number of texts per row of the tables that a task returns."""
+"""Maximum number of texts per row of the tables that a task returns."""
 
 
 @dataclass(frozen=True)
@@ -419,7 +420,7 @@ class FilterPart:
         """Yields tables of one row: kept texts as JSON `lines`, and numbers of dropped texts and tokens by reason."""
         item = int(batch["item"][0])
         (slice,) = slices_of(str(batch["sources"][0]))
-        # numbers the texts as `read_slice` does, because `read_slice` read them for the search for near copies
+        # numbers the texts as `read_slice` does, because the search for near copies read them that way
         with open(slice.path, "rb") as file:
             found = lines_of(file, slice.start, slice.stop, self.corpus.max_record_mib * MIB)
             records: list[Any] = [object_of(line) for line in found if isinstance(line, Bad) or not line.isspace()]

@@ -25,7 +25,7 @@ class MadeText:
     tokens: int
     """Number of generated tokens. The prompt for rewriting a document is not counted."""
     is_cut: bool
-    """Whether the text ended because it reached its largest length."""
+    """Whether the text ended because it reached its maximum length."""
     details: Mapping[str, Any]
     """Further fields of the JSON line that stores the text, such as the temperature."""
 
@@ -54,7 +54,7 @@ class FromDecoder(Maker):
         pretrained: the decoder.
         drawing: how tokens are drawn.
         prompts: texts whose first tokens are used as prompts. If empty, every prompt is only the start token.
-        most: largest number of tokens of a prompt.
+        most: maximum number of tokens of a prompt.
     """
 
     def __init__(self, pretrained: Pretrained, drawing: DrawSettings, prompts: Sequence[str], most: int) -> None:
@@ -101,7 +101,7 @@ class FromEncoder(Maker):
     Args:
         pretrained: the encoder.
         drawing: how tokens are drawn.
-        sweeps: number of times that every position is drawn.
+        sweeps: number of times that the token at each position is drawn.
         share: share of the positions that are drawn together.
     """
 
@@ -127,7 +127,8 @@ class FromEncoder(Maker):
 
 
 _MOST_FORMATS = 1 << 8
-"""Largest number of formats. The number of a rewritten text is document number x this number + index of the format."""
+"""Maximum number of formats. The number of a rewritten text is the number of its document times this maximum, plus the
+index of its format."""
 
 
 class Rewriting(Maker):

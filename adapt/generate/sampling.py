@@ -63,9 +63,9 @@ class Request(NamedTuple):
     """Tokens with which the text begins, at least one."""
     temperature: float
     fewest: int
-    """Smallest number of new tokens. The end-of-text token is not drawn earlier."""
+    """Minimum number of new tokens. The end-of-text token is not drawn earlier."""
     most: int
-    """Largest number of new tokens."""
+    """Maximum number of new tokens."""
 
 
 def uniforms(seed: int, numbers: np.ndarray, steps: np.ndarray) -> np.ndarray:
@@ -133,7 +133,7 @@ class GibbsSampler:
     Args:
         pretrained: the model and its tokenizer.
         drawing: how tokens are drawn.
-        sweeps: number of times that every position is drawn.
+        sweeps: number of times that the token at each position is drawn.
         share: share of the positions that are masked and drawn together; at least one position.
 
     Raises:
@@ -226,7 +226,7 @@ def sweep_order(seed: int, number: int, length: int, sweep: int) -> np.ndarray:
 
 
 def part_of_order(order: np.ndarray, part: int, share: float) -> np.ndarray:
-    """Returns the positions that are masked together in a part of a sweep, in rising order.
+    """Returns the positions that are masked together in a part of a sweep, in ascending order.
 
     The parts of a sweep contain every position once. A part has ceil(share x length) positions. The last parts may have
     fewer.

@@ -68,8 +68,9 @@ class HandedOver:
     files: list[str]
     """Paths of the files that this kind of export uses, relative to the folder of the model."""
     difference: float | None = None
-    """Largest absolute difference between this kind and the model that transformers loads. `onnx` compares outputs,
-    `gguf` compares weights. None if the kind reads the same files as transformers, because nothing could differ."""
+    """Largest absolute difference between the exported files and the model that transformers loads: of outputs for
+    `onnx`, of weights for `gguf`. None if the kind reads the same files as transformers, because nothing could differ.
+    """
     note: str = ""
     """A sentence with what users must know about the files. Empty if there is nothing to know."""
 

@@ -31,7 +31,7 @@ from adapt.support.errors import ModelError
 
 Array = NDArray[np.float32]
 ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8, "q8_0": 1 / 127}
-"""Largest difference of a weight from its rounded value, as a share of the largest weight of its tensor."""
+"""Maximum difference between a weight and its rounded value, relative to the largest weight of the tensor."""
 BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
 """Suffixes of the names of tensors in old checkpoints that are not weights."""
 
@@ -41,7 +41,7 @@ def write_gguf(exported: ExportedModel, target: Path, kind: str) -> float:
 
     Args:
         exported: the model.
-        target: the file. It is replaced after the comparison.
+        target: path of the file. An existing file is replaced only if the comparison succeeds.
         kind: number type of the stored matrices, such as `f16`.
 
     Raises:
@@ -119,7 +119,7 @@ def rounding_difference(file: Path, folder: Path, config: Any, kind: str) -> flo
 
 
 def converted(folder: Path, config: Any) -> Iterator[tuple[str, Array]]:
-    """Yields the weights of a model by their names in GGUF.
+    """Yields each weight of a model with its name in GGUF.
 
     Args:
         folder: folder of the model.
@@ -143,7 +143,7 @@ def converted(folder: Path, config: Any) -> Iterator[tuple[str, Array]]:
 
 
 def stored(folder: Path) -> Iterator[tuple[str, Array]]:
-    """Yields the weights of a model in float32, by their names in transformers."""
+    """Yields each weight of a model in float32, with its name in transformers."""
     for file in weight_files(folder):
         if file.name == INDEX:
             continue
@@ -171,7 +171,7 @@ def laid_out(name: str, weight: Array, config: Any) -> Array:
 
 
 def interleaved(weight: Array, heads: int) -> Array:
-    """Reorders the rows of each head: takes rows from the first and the second half in turn."""
+    """Reorders the rows of each head: alternates rows of the first half with rows of the second half."""
     halves = weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(weight.shape)
 

@@ -25,12 +25,12 @@ from adapt.runner.files import folder_aside
 from adapt.support.errors import ModelError
 
 TOLERANCE = 1e-3
-"""Largest accepted difference of an output, relative to the model's largest absolute output, or to 1 if 1 is larger."""
+"""Maximum accepted difference of an output, divided by the larger of 1 and the model's largest absolute output."""
 SHAPES = ((1, 3), (2, 9), (3, 30))
 """Sizes of the batches that are compared: number of texts and tokens per text."""
 SINGLE_BYTES = 1.8e9
-"""Largest size of weights that are stored in the graph's file [bytes]. Larger weights are stored in a separate file,
-because a protobuf file is limited to 2 GiB."""
+"""Maximum total size of weights that are stored in the graph's file [bytes]. Larger weights are stored in a separate
+file, because a protobuf file is limited to 2 GiB."""
 
 
 def write_graph(exported: ExportedModel, target: Path) -> float:
@@ -38,7 +38,7 @@ def write_graph(exported: ExportedModel, target: Path) -> float:
 
     Args:
         exported: the model.
-        target: file of the graph. Its folder is replaced after the comparison.
+        target: path of the graph's file. An existing folder of the file is replaced only if the comparison succeeds.
 
     Raises:
         ModelError: transformers cannot export the architecture, or outputs differ by more than TOLERANCE.

@@ -36,7 +36,7 @@ GLINER, EXAMPLES = "gliner/gliner_config.json", "gliner/train.json"
 TRAINED_GLINER = "gliner/trained"
 """Folder into which the example in the card writes the trained GLiNER and its checkpoints."""
 LONGEST = 384
-"""GLiNER's default value for the largest number of words per text."""
+"""GLiNER's default for the maximum number of words per text."""
 Entity = tuple[int, int, str]
 """First word, last word, and type of an entity."""
 
@@ -59,7 +59,7 @@ class LabelledText:
         return sorted({label for labels in self.labels for label in labels})
 
     def entities(self) -> list[list[Entity]]:
-        """Returns the entities of each text of a task of kind `tokens`."""
+        """Returns the entities of each text, for tasks of kind `tokens`."""
         return [entities_of(labels) for labels in self.labels]
 
 

@@ -7,7 +7,7 @@ runs llama.cpp itself, because it has no wheel.
 The tokenizer is written from tokenizer.json. llama.cpp has its own tokenizers. Two of them cover the decoders that
 dontstop can export: `gpt2`, byte-level BPE, for which the file also names the regular expression that splits a text
 before BPE; and `llama`, BPE on characters, which splits unknown characters into bytes and orders merges by the scores
-of the tokens. A tokenizer of another form is refused, because llama.cpp would split texts into other tokens than in
+of the tokens. A tokenizer of another form is refused, because llama.cpp would split texts into different tokens than in
 training.
 """
 

@@ -2,8 +2,7 @@
 
 transformers exports the graph (`transformers.exporters`). Its inputs are input_ids, attention_mask and, for models that
 have them, token_type_ids; batch and length may vary. Its output is `last_hidden_state` for models for sentence vectors,
-and otherwise `logits`. Before the export succeeds, ONNX Runtime runs the graph, and the outputs are compared with the
-model's outputs.
+and otherwise `logits`. The export succeeds only if the outputs of the graph in ONNX Runtime match the model's outputs.
 """
 
 from pathlib import Path

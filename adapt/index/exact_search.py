@@ -1,15 +1,15 @@
 """Stores vectors in parts, and finds the exact nearest neighbours of queries in a part.
 
-A part consists of two memory-mapped npy files: one holds the vectors, the other their ids.
-Vectors have length 1 and are stored in float16. All their values are multiples of 2^-24, so products of two values are
-multiples of 2^-48, and no partial sum of a dot product is above 2 (Cauchy and Schwarz). Such numbers fit into the 53
-bits of a float64, so no sum is ever rounded. Hence distances do not depend on the order of summation, which varies with
-threads, devices and the number of vectors compared at once.
+A part consists of two memory-mapped npy files: one holds the vectors, the other their ids. Vectors have length 1 and
+are stored in float16. All their values are multiples of 2^-24, so products of two values are multiples of 2^-48. No
+partial sum of a dot product is above 2 (Cauchy-Schwarz inequality). Such sums fit into the 53-bit significand of a
+float64, so no sum is ever rounded. Hence distances do not depend on the order of summation, which varies with threads,
+devices and the number of vectors compared at once.
 
-A search of a part first scans all its vectors in float32, and picks more candidates than needed. Then the distances of
-the candidates are computed exactly. The rounding error of the scan is bounded, so the exact distances show whether a
-vector that is not a candidate could still be nearer. If so, the scan is repeated with more candidates. The results of
-several parts are merged. Equally near vectors are ordered by id.
+A search of a part first compares all vectors of the part in float32 (the scan), and selects more candidates than
+needed. Then the distances of the candidates are computed exactly. The rounding error of the scan is bounded, so the
+exact distances show whether a vector that is not a candidate could still be nearer. If so, the scan is repeated with
+more candidates. The results of several parts are merged. Equally near vectors are ordered by id.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ from adapt.runner.files import file_aside
 from adapt.support.errors import DataError, StorageError
 
 PART_VECTORS = 2**20
-"""Largest number of vectors in a part: 0.8 GB at 384 dimensions."""
+"""Maximum number of vectors in a part. This many vectors take 0.8 GB at 384 dimensions."""
 VectorBatch = tuple[np.ndarray, np.ndarray]
 """A batch of vectors: their ids, int64 [n], and the vectors, of any floating type [n, d]."""
 
@@ -33,7 +33,8 @@ VectorBatch = tuple[np.ndarray, np.ndarray]
 class VectorPart:
     """The vectors of one part, with their ids.
 
-    The files are memory-mapped as long as this object exists. Pages that were read count as memory of the process.
+    The files are memory-mapped as long as this object exists. Pages that were read count towards the memory use of the
+    process.
     """
 
     number: int
@@ -44,7 +45,7 @@ class VectorPart:
 
     @classmethod
     def open(cls, folder: Path, number: int) -> "VectorPart":
-        """Memory-maps the files of a part.
+        """Opens a part by memory-mapping its files.
 
         Raises:
             StorageError: a file is missing or damaged, or the two files have different numbers of rows.
@@ -55,7 +56,7 @@ class VectorPart:
         return cls(number, ids, rows)
 
     def positions_of(self, ids: np.ndarray) -> np.ndarray:
-        """Returns the positions, within this part, of the vectors with the given ids, in rising order, int64.
+        """Returns the positions, within this part, of the vectors with the given ids, in ascending order, int64.
 
         `ids` must be sorted. Ids that are not in this part are ignored.
         """
@@ -176,8 +177,8 @@ def distances_to(row: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 Nearest = tuple[np.ndarray, np.ndarray]
-"""Result of a search: for each query, the distances of its k nearest vectors in rising order, float64 [queries, k], and
-the ids of these vectors, int64 [queries, k]. A missing result has distance inf and id -1."""
+"""Result of a search: for each query, the distances of its k nearest vectors in ascending order, float64 [queries, k],
+and the ids of these vectors, int64 [queries, k]. A missing result has distance inf and id -1."""
 NOBODY = -1
 """Id or position of a missing result."""
 
@@ -216,9 +217,9 @@ def merge_nearest(results: Sequence[Nearest], count: int) -> Nearest:
 
 
 BLOCK_BYTES = 64 * 2**20
-"""Largest size, in float32, of a block of vectors that is compared with the queries at once [bytes]."""
+"""Maximum size, in float32, of a block of vectors that is compared with the queries at once [bytes]."""
 MOST_ON_GPU = 2048
-"""Largest number of neighbours that faiss can find on a GPU."""
+"""Maximum number of neighbours that faiss can find on a GPU."""
 
 
 def nearest_of(part: VectorPart, queries: np.ndarray, count: int, among: np.ndarray | None = None) -> Nearest:
@@ -228,7 +229,7 @@ def nearest_of(part: VectorPart, queries: np.ndarray, count: int, among: np.ndar
       part: part with n vectors.
       queries: vectors of length 1, float16 [q, d].
       count: number of neighbours per query.
-      among: positions of the vectors to search, in rising order. None searches all vectors of the part.
+      among: positions of the vectors to search, in ascending order. None searches all vectors of the part.
     """
     size = len(part.ids) if among is None else len(among)
     found = no_neighbours(len(queries), count)
@@ -257,7 +258,7 @@ def ranked(part: VectorPart, queries: np.ndarray, positions: np.ndarray, count: 
     """
     distances, ids = no_neighbours(*positions.shape)
     for number, (query, candidates) in enumerate(zip(queries, positions, strict=True)):
-        # sorts the positions, so that the file is read from front to back
+        # sorts the positions, so that the file is read from beginning to end
         known = np.sort(candidates[candidates != NOBODY])
         distances[number, : len(known)] = distances_to(query, part.rows[known])
         ids[number, : len(known)] = part.ids[known]
@@ -272,7 +273,7 @@ def _error(dimension: int) -> float:
 def _scanned(
     rows: np.ndarray, queries: np.ndarray, depth: int, among: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the `depth` largest dot products of each query, float32 [q, depth], and the positions of their rows."""
+    """Returns each query's `depth` largest dot products, float32 [q, depth], and the positions of the vectors."""
     step, size = max(1, BLOCK_BYTES // (4 * rows.shape[1])), len(rows) if among is None else len(among)
     buffer = np.empty((min(step, size), rows.shape[1]), np.float32)
     scores = np.full((len(queries), depth), -np.inf, np.float32)

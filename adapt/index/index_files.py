@@ -1,7 +1,7 @@
 """Builds the files of an index and finds candidates in them, with faiss's inverted lists (IVF) and graphs (HNSW).
 
-`index.json` describes the index. Each part of the vectors has a file for finding candidates. The kind of index is
-chosen by number of vectors, memory and number of queries:
+`index.json` describes the index. Each part of the vectors has a file for finding candidates. The number of vectors, the
+memory and the number of queries determine the kind of index:
 
 | vectors | what fits into memory | queries | kind | bytes of memory per vector of d dimensions | what a search does |
 |---|---|---|---|---|---|
@@ -10,10 +10,10 @@ chosen by number of vectors, memory and number of queries:
 | more | ivf | fewer, or hnsw does not fit | ivf | d + 8 | compares the nearest lists, in 8 bits per dimension |
 | more | neither | any | ivf_pq | d / 8 + 8 | compares the nearest lists, in 1 bit per dimension |
 
-Adding a vector to a graph takes some hundred comparisons; a query takes some 1,000. Inverted lists compare each query
-with a share of all vectors, so a graph pays off if there are as many queries as vectors. Every kind leaves the vectors
-themselves (2 d bytes each) on disk, and reads only the vectors of the candidates. All parts share the centres of the
-lists, so the result of a search does not depend on how vectors are distributed over parts.
+Adding a vector to a graph takes a few hundred comparisons; a query takes about 1,000. With inverted lists, each query
+is compared with a share of all vectors, so a graph pays off if there are as many queries as vectors. Every kind leaves
+the vectors themselves (2 d bytes each) on disk, and reads only the vectors of the candidates. All parts share the
+centres of the lists, so the result of a search does not depend on how vectors are distributed over parts.
 """
 
 import json
@@ -32,12 +32,12 @@ from adapt.support.errors import ConfigError, DataError, nearest
 
 IndexKind = Literal["flat", "ivf", "ivf_pq", "hnsw"]
 FLAT_VECTORS = 2**20
-"""Largest number of vectors for which each query is compared with all of them."""
+"""Maximum number of vectors for which each query is compared with all vectors."""
 LINKS = 32
 """Number of neighbours of a vector in the graph of kind hnsw. In the lowest layer, a vector has twice as many
 neighbours."""
 LEAST: dict[IndexKind, int] = {"ivf": 100, "ivf_pq": 1000}
-"""Smallest number of vectors that suffices to learn the centres of the inverted lists, keyed by kind."""
+"""Minimum number of vectors that is needed to learn the centres of the inverted lists, keyed by kind."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def code_bytes(dimension: int) -> int:
 
 TRAINED_FILE = "centres.faiss"
 TRAINED_ON = 64
-"""Size of the sample for learning the centres of the lists [vectors per list]."""
+"""Size of the sample from which the centres of the lists are learned [vectors per list]."""
 MORE = {"ivf": 1.25, "ivf_pq": 8.0, "hnsw": 1.0}
 """Number of candidates per requested neighbour, keyed by kind. Kinds that store fewer bits per vector rank less
 accurately, so they need more candidates."""
@@ -114,12 +114,12 @@ def candidates_file(number: int) -> str:
 
 
 def widest(plan: IndexPlan) -> int:
-    """Returns the largest useful width of a search: all lists, or 2^14 candidates in a graph."""
+    """Returns the maximum useful width of a search: all lists, or 2^14 candidates in a graph."""
     return plan.lists or 2**14
 
 
 def train_candidates(plan: IndexPlan, sample: np.ndarray, folder: Path) -> None:
-    """Learns the list centres and the codes from a sample of unit vectors [s, d].
+    """Learns the list centres and the quantizer's codes from a sample of unit vectors [s, d].
 
     Writes a faiss index without vectors.
     """
@@ -145,7 +145,8 @@ class Proposer:
     index: Any
     """The faiss index."""
     gpu: Any = None
-    """The faiss object that manages memory of the GPU that holds the index. None if the index is in main memory."""
+    """The faiss object that manages the memory of the GPU on which the index is. None if the index is in main
+    memory."""
 
     @classmethod
     def open(cls, plan: IndexPlan, folder: Path, number: int, is_narrowed: bool = False) -> "Proposer":
@@ -155,7 +156,7 @@ class Proposer:
           plan: plan of the index.
           folder: folder of the index.
           number: number of the part.
-          is_narrowed: whether searches are limited to some of the vectors. faiss supports this limit only on the CPU.
+          is_narrowed: whether searches are limited to some of the vectors. faiss supports such a limit only on the CPU.
         """
         faiss = faiss_library()
         file = str(folder / candidates_file(number))
@@ -172,7 +173,7 @@ class Proposer:
           queries: vectors of length 1, float16 [q, d].
           count: number of neighbours per query.
           width: width of the search (see FIRST_WIDTH).
-          among: positions of the vectors to search, in rising order. None searches all vectors.
+          among: positions of the vectors to search, in ascending order. None searches all vectors.
         """
         faiss = faiss_library()
         wide = padded(queries.astype(np.float32), self.index.d)
@@ -194,7 +195,7 @@ class Proposer:
 
 
 def padded(rows: np.ndarray, dimension: int) -> np.ndarray:
-    """Appends zeros to vectors until they have `dimension` numbers. This changes no dot product."""
+    """Appends zeros to vectors until they have `dimension` values. Dot products do not change."""
     missing = dimension - rows.shape[1]
     return np.pad(rows, ((0, 0), (0, missing))) if missing else rows
 
@@ -221,7 +222,7 @@ def _untrained(plan: IndexPlan, dimension: int) -> Any:
 
 
 def training_positions(vectors: int, plan: IndexPlan) -> np.ndarray:
-    """Returns evenly spread positions, in rising order, of the vectors that are used to learn the centres."""
+    """Returns the positions, in ascending order, of the evenly spread vectors that are used to learn the centres."""
     size = min(vectors, max(TRAINED_ON * plan.lists, 20_000))
     return np.arange(size, dtype=np.int64) * vectors // max(size, 1)
 
@@ -234,10 +235,10 @@ def _write(index: Any, file: Path) -> None:
 
 INDEX_FILE = "index.json"
 CENTRE_FILE = "centre.npy"
-"""Name of the file with the mean of all vectors, each scaled to length 1. The vectors were indexed after this mean was
-subtracted from them."""
+"""Name of the file with the mean of all vectors, computed after each vector was scaled to length 1. This mean was
+subtracted from the vectors before they were indexed."""
 MEMORY_BYTES = 8 * 2**30
-"""Default size of the memory for an index, if one machine holds the whole index [bytes]."""
+"""Default for the memory that an index may use, if one machine holds the whole index [bytes]."""
 T = TypeVar("T")
 Spread = Callable[[Callable[[int], T], Sequence[int]], list[T]]
 """Type of a function that calls another function with each number of a list, and returns the results in the order of
@@ -312,7 +313,7 @@ def index_parts(
       spread: function that calls the indexing function for each part, in this process or in tasks of the cluster.
 
     Raises:
-      DataError: there is no vector, there are too few for `kind`, or an id is in two parts.
+      DataError: there are no vectors or too few for `kind`, or an id is in two parts.
       ConfigError: there is no such kind.
     """
     if not sum(sizes):
@@ -349,7 +350,7 @@ def rows_at(folder: Path, positions: np.ndarray) -> np.ndarray:
 
     Args:
       folder: folder of the index.
-      positions: positions in rising order. They count the vectors of all parts, one part after another.
+      positions: positions in ascending order, counted over the vectors of all parts, one part after another.
     """
     return _rows(folder, IndexFacts.load(folder).parts, positions)
 

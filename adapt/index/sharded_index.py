@@ -1,4 +1,4 @@
-"""Searches an index in several processes, each of which has some parts of the index. This module loads Ray."""
+"""Searches an index in several processes, each of which searches some parts of the index. This module loads Ray."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class ShardedIndex:
 
     facts: IndexFacts
     found: int
-    """Number of vectors among which neighbours are searched."""
+    """Number of vectors that are searched for neighbours."""
     is_exact: bool
     """Whether searches compare all vectors, so that results are exact."""
     actors: tuple[Any, ...]
@@ -63,7 +63,7 @@ class ShardedIndex:
 
         Args:
           folder: folder of the index, in the folder of the running stage or of one of its inputs.
-          shards: largest number of actors. The parts are divided among the actors.
+          shards: maximum number of actors. The parts are divided among the actors.
           embedder: identity of the queries' embedder (`VectorIndex.open`).
           only: ids of the vectors to search (`VectorIndex.open`).
           cpus: number of CPUs that each actor reserves.

@@ -1,4 +1,4 @@
-"""Searches an index in one process, and finds the width of search that reaches a required recall.
+"""Searches an index in one process, and finds the width of search at which a required recall is reached.
 
 The width is the number of inverted lists that a search compares, or the number of candidates that the search stores
 while it walks through the graph. A larger width finds more of the true neighbours and takes longer.
@@ -80,7 +80,7 @@ class VectorIndex:
           width: width of the search (see this module); None for the default. Exact searches ignore it.
 
         Returns:
-          Distances (1 - cosine, float64, from 0 to 2) in rising order, and ids (int64), both [q, k]. Equal distances
+          Distances (1 - cosine, float64, from 0 to 2) in ascending order, and ids (int64), both [q, k]. Equal distances
           are ordered by id. A query for which the search finds fewer than k vectors has inf and -1 at the end.
 
         Raises:
@@ -128,7 +128,7 @@ def rows_by_id(folder: Path, ids: np.ndarray) -> np.ndarray:
 
 
 def compares_all(facts: IndexFacts, only: np.ndarray | None) -> bool:
-    """Returns whether a search compares the queries with all vectors that it may find, without a faiss index.
+    """Returns whether a search compares the queries with all vectors to search, without using a faiss index.
 
     This holds for a flat index, and for a search that is limited to at most FLAT_VECTORS vectors.
     """
@@ -136,10 +136,10 @@ def compares_all(facts: IndexFacts, only: np.ndarray | None) -> bool:
 
 
 def check_neighbours(k: int, vectors: int) -> None:
-    """Checks that a search requests at least one neighbour, and no more neighbours than there are vectors.
+    """Checks that a search requests at least one neighbour and at most as many neighbours as there are vectors.
 
     Raises:
-      DataError: the search requests no neighbour, or more than there are vectors.
+      DataError: the search requests no neighbours, or more neighbours than there are vectors.
     """
     if not 0 < k <= vectors:
         raise DataError(
@@ -178,28 +178,29 @@ class Width:
     """Number of inverted lists to search, or of candidates to store in a graph search. None if all vectors are
     compared."""
     recall: float
-    """Share of the true neighbours that searches of this width found, for a sample of the queries."""
+    """Share of the true neighbours that searches of this width found, measured on a sample of the queries."""
 
 
 def recall_of(found: Nearest, truth: Nearest) -> float:
     """Returns the share of the true neighbours that a search found.
 
-    A found vector counts as a true neighbour if it is at most as far from the query as the query's k-th true neighbour.
+    A found vector counts as a true neighbour if its distance from the query is at most the distance of the query's k-th
+    true neighbour.
     """
     return float((found[0] <= truth[0][:, -1:]).mean()) if truth[0].size else 1.0
 
 
 def width_for(index: Searchable, queries: np.ndarray, k: int, min_recall: float) -> Width:
-    """Doubles the width of search until an index finds enough of the true neighbours, and returns this width.
+    """Returns the first width, doubling at each try, at which an index finds enough of the true neighbours.
 
     Args:
       index: the index to search.
       queries: vectors [q, d]. The recall is measured on an evenly spread sample of them.
       k: number of neighbours per query.
-      min_recall: smallest acceptable share of true neighbours.
+      min_recall: minimum share of the true neighbours that must be found.
 
     Raises:
-      DataError: no width reaches this recall.
+      DataError: no width reaches the recall `min_recall`.
     """
     if index.is_exact:
         return Width(None, 1.0)

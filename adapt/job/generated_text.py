@@ -22,7 +22,7 @@ from adapt.stage.training_plan import REPHRASED
 from adapt.support.errors import ConfigError
 
 AROUND = {"decoder": 1, "gibbs": 2}
-"""Number of special tokens that the model's input has in addition to a generated text, keyed by generation method."""
+"""Number of special tokens that the model's input adds to a generated text, keyed by generation method."""
 
 
 def generated_replay(
@@ -105,7 +105,7 @@ def _check_section(name: str, section: GenerateConfig | SynthesizeConfig, config
 
 
 def _own_model(base: Start, config: Config) -> Start:
-    """Returns the job's model as it was before its top layers were initialized again.
+    """Returns the job's model before its top layers were reinitialized.
 
     Raises:
         ConfigError: the model's head is new, or the model is a decoder that was converted to an encoder.

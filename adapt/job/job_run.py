@@ -67,8 +67,8 @@ class Job:
     is_wide: bool = False
     """Whether some stages of the job can run in parallel."""
     is_named: bool = False
-    """Whether a later run with the same name continues the job. In a chain, the chain's name is put before the job's
-    name."""
+    """Whether a later run with the same name continues the job. In a chain, the job's name is prefixed with the
+    chain's name."""
 
     @property
     def name(self) -> str:
@@ -76,7 +76,7 @@ class Job:
         return self.kind.name
 
     def leaves(self, context: Context, final: Stage[Any]) -> Start | None:
-        """Returns the model that other jobs may start from. Returns None if there are no or several such models.
+        """Returns the model that other jobs may start from, or None if there is no such model or more than one.
 
         Args:
             context: context of the job.
@@ -100,7 +100,7 @@ class JobRun:
     arguments: Sequence[str] = ()
     """The command line of the job."""
     push: Push | None = None
-    """The stage that sends the model to the Hub and that has not run yet. None if `export.push` is not set."""
+    """The stage that sends the model to the Hub. It has not run yet. None if `export.push` is not set."""
 
     def finish_push(self) -> list[Block]:
         """Sends the model to the Hub, unless it was sent before, and returns blocks that report the push.
@@ -124,7 +124,7 @@ class JobRun:
         """Returns the folder of the model that the job made.
 
         Args:
-            share: the value of `merge.shares` of the model, if a merge has several shares. None otherwise.
+            share: the value of `merge.shares` whose merged model is meant, if there are several values. None otherwise.
 
         Raises:
             ConfigError: the job makes no model, no model with this share, or several models.
@@ -269,7 +269,7 @@ class Plan(SelfShown):
         return [*blocks, *self._regimes()]
 
     def _regimes(self) -> list[Block]:
-        """Describes passes over the text and tokens per parameter of each training stage, with advice for the first."""
+        """Describes each training stage's passes over the text and tokens per parameter. Advises on the first stage."""
         known = {name: regime for name, regime in self.regimes.items() if regime}
         if self.regimes and not known:
             return [TextBlock("Regime: not known before the text is prepared; dontstop advise estimates it.")]
@@ -329,7 +329,7 @@ def plan_of(job: Job, context: Context) -> Plan:
 
 
 ON_A_CLUSTER = 16
-"""Number of stages that are started together on a cluster. The cluster delays their tasks until resources are free."""
+"""Default number of stages started together on a cluster, which delays their tasks until resources are free."""
 
 
 def run_stages(stages: Sequence[Stage[Any]], store: Store, resources: ResourcesConfig) -> list[Record]:
@@ -346,7 +346,7 @@ def run_stages(stages: Sequence[Stage[Any]], store: Store, resources: ResourcesC
 
 
 def room(resources: ResourcesConfig, stages: int) -> tuple[Mapping[str, float] | None, int]:
-    """Connects to Ray. Returns the resources that parallel stages share, and the largest number of parallel stages.
+    """Connects to Ray. Returns the resources that parallel stages share, and the maximum number of parallel stages.
 
     Args:
       resources: the section `resources`. On a cluster, the returned resources are None, which sets no limit.

@@ -79,7 +79,7 @@ def general_text(context: Context) -> Prepare | None:
 
 
 def domain_text(context: Context, general: Prepare | None) -> DomainText:
-    """Prepares the text of the corpus, from which the general text for measuring losses is excluded.
+    """Prepares the text of the corpus, without the documents of the general text on which losses are measured.
 
     If `corpus.deduplicate` is `near`, near copies of this general text are also excluded.
 
@@ -155,7 +155,7 @@ def additional_text(
 def prepared_files(
     context: Context, files: Files, general: Prepare | None, dedup: Dedup | None = None, place: int = 0
 ) -> Prepare:
-    """Prepares one source of training text, from which the general text for measuring losses is excluded."""
+    """Prepares one source of training text, without the documents of the general text on which losses are measured."""
     measured = (general,) if general else ()
     return Prepare(files.listing.name, files, context.tokens, context.config, dedup, place, measured=measured)
 

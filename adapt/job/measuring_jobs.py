@@ -395,7 +395,7 @@ def trim(context: Context) -> TrimVocabulary:
 
 
 def _whole(files: Files) -> Files:
-    """Returns a copy of `files` that holds out no text, so that the tokens of held-out text are not removed either."""
+    """Returns a copy of `files` that holds out no text, so that trimming also keeps the tokens of held-out text."""
     return replace(files, corpus=replace(files.corpus, heldout_fraction=0.0, decontaminate=[]))
 
 
@@ -421,7 +421,7 @@ ACTIONS: Kinds[Callable[[Context], Stage[Any]]] = Kinds(
 
 
 def with_action(arguments: Sequence[str]) -> list[str]:
-    """Replaces the first word of a command line by the option `--vocabulary.action`, if the word names an action."""
+    """Replaces the first word of a command line with the option `--vocabulary.action`, if the word names an action."""
     if arguments and not arguments[0].startswith("-"):
         return [f"--vocabulary.action={arguments[0]}", *arguments[1:]]
     return list(arguments)

@@ -176,7 +176,7 @@ def unseen_texts(context: Context, tasks: Sequence[TaskConfig]) -> TaskTexts | N
 def split_texts(
     context: Context, tasks: Sequence[TaskConfig], splits: Sequence[str], unseen: Sequence[TaskConfig] = ()
 ) -> TaskTexts:
-    """Returns the text of some splits of tasks, without the dev and test text of the tasks in `unseen`."""
+    """Returns the text of the given splits of tasks, without the dev and test text of the tasks in `unseen`."""
     name = "-".join([*(task.name for task in tasks), *splits])
     wanted = tuple(TaskSplit.of(task, split, context.digests) for task in tasks for split in splits)
     hidden = tuple(TaskSplit.of(task, split, context.digests) for task in unseen for split in ("dev", "test"))

@@ -43,7 +43,7 @@ from adapt.support.errors import ConfigError
 
 
 def merged_domains(setup: Setup) -> Iterator[Step]:
-    """Builds one step per domain: it trains a model on the domain, and merges all models trained so far.
+    """Builds one step per domain. Each step trains a model on its domain, and merges all models trained so far.
 
     Each training stage starts from the first model of the sequence. If a domain is added, only one model is trained
     before the models are merged again. If only the settings of the merge change, no model is trained.
@@ -68,7 +68,7 @@ def merged_domains(setup: Setup) -> Iterator[Step]:
 
 
 def _merged_step(setup: Setup, domain: Context, number: int, training: Train, models: Sequence[Start]) -> Step:
-    """Builds the merge of the models trained so far, with the losses and tasks of the merged model."""
+    """Builds the stages that merge the models trained so far, and measure the merged model's losses and task scores."""
     config, seen = setup.context.config, setup.order[:number]
     merging = merging_of_domains(config, number)
     merge = Merge(f"{config.name}-{number}", config, setup.context.start, tuple(models), merging)
@@ -88,7 +88,7 @@ def _merged_step(setup: Setup, domain: Context, number: int, training: Train, mo
 
 
 def merging_of_domains(config: Config, models: int) -> Merging:
-    """Returns the settings for merging the models of the domains that have been learnt so far.
+    """Returns the settings for merging the models of the domains learned so far.
 
     Args:
         config: configuration of the sequence.
@@ -130,8 +130,8 @@ def sequence_stages(context: Context) -> SequenceStage:
     Each domain has the method's stages before training, the training stage, the method's stages after training, the
     export, held-out losses, and fine-tuning on the tasks of all domains so far. Each task is learnt by a separate copy
     of the model (arXiv 2302.03241, section 4). Every stage depends only on earlier domains, so adding a domain at the
-    end reruns nothing. If two orders begin with the same domains, the second sequence reuses the stages of these
-    domains.
+    end does not rerun any stage. If two orders begin with the same domains, the second sequence reuses the stages of
+    these domains.
 
     Raises:
         ConfigError: a domain is unknown or listed twice, two domains have the same text, a task belongs to no domain,
@@ -225,7 +225,7 @@ def _each_alone(setup: Setup) -> Iterator[Step]:
 
 
 def _all_at_once(setup: Setup) -> Iterator[Step]:
-    """Builds one training stage on the mixed domains, whose length is the total length of one stage per domain."""
+    """Builds one training stage on all domains mixed, as long as the separate stages of all domains together."""
     config, training = setup.context.config, setup.context.config.training
     given = {name: getattr(training, name) for name in ("max_steps", "max_tokens", "max_flops")}
     limits = {name: value * len(setup.order) for name, value in given.items() if value}

@@ -107,7 +107,7 @@ def _check_replay(config: Config) -> None:
 
 
 def domain_texts(context: Context, order: Sequence[str], general: Prepare | None) -> dict[str, Prepare]:
-    """Prepares the text of each domain separately, so that a domain does not change the training text of other domains.
+    """Prepares the text of each domain separately, so that adding a domain does not change the others' training text.
 
     Held-out text is an exception: no domain trains on held-out text of another domain. A document that occurs in
     several domains is held out of all these domains or of none. If near copies are removed and two domains have copies
@@ -133,7 +133,7 @@ def as_listed(config: Config, texts: Mapping[str, Prepare]) -> dict[str, Prepare
 
 
 def _check_distinct(texts: Mapping[str, Prepare]) -> None:
-    """Raises an error if two domains have the same text, because the text would be learnt twice."""
+    """Raises an error if two domains have the same text, because the model would be trained on the text twice."""
     known: dict[tuple[str, str], str] = {}
     for name, text in texts.items():
         other = known.setdefault((text.files.listing.key, repr(text.files.what())), name)
@@ -170,7 +170,7 @@ def on_domain(setup: Setup, context: Context, name: str) -> Context:
 
 
 def with_general_share(context: Context, number: int) -> Context:
-    """Returns the context with the share of general text that is replayed for domain `number`.
+    """Returns the context, with the replay share of general text set for the domain with the given number.
 
     Some methods increase this share from the second domain on. For other methods and for the first domain, the context
     is returned unchanged.
@@ -187,7 +187,7 @@ def with_general_share(context: Context, number: int) -> Context:
 def sequence_step(
     setup: Setup, context: Context, number: int, name: str, training: Train, past: Mapping[str, Stage[Any]]
 ) -> Step:
-    """Builds the stages that follow a training stage: the export, the losses on all domains so far, and the tasks.
+    """Builds the stages that follow a training stage: export, losses on all domains so far, and fine-tuning.
 
     Args:
         setup: settings of the whole sequence.
@@ -249,12 +249,12 @@ def watched_texts(setup: Setup, name: str, before: Sequence[str] = ()) -> Mappin
 
 
 def with_rules(setup: Setup, context: Context, number: int) -> Context:
-    """Returns the context without the rules of `training.stop` that need losses on domains that are not learnt yet."""
+    """Returns the context without rules of `training.stop` that need losses on domains not yet learned."""
     return context.configured(rules_so_far(context.config, setup.order[: number - 1], setup.order))
 
 
 def measurements_after(setup: Setup, step: Step) -> Mapping[str, Stage[Any]]:
-    """Builds the stages that the method needs after the domain of a step was learnt."""
+    """Builds the stages that the method needs after the model has learned the domain of a step."""
     context = on_domain(setup, setup.context, step.domain).starting_from(step.training)
     return after_training(context, setup.texts[step.domain], step.past)
 
@@ -280,7 +280,7 @@ def finetuning_after(setup: Setup, context: Context, tasks: Sequence[TaskConfig]
 
 
 def tested(setup: Setup, number: int, name: str, seen: Sequence[str]) -> list[TaskConfig]:
-    """Returns the tasks for fine-tuning the model that has just learnt the domain `name`.
+    """Returns the tasks on which to fine-tune the model that has just learned the domain `name`.
 
     With `sequence.full_matrix`, and for the last model, these are the tasks of all domains so far. Otherwise, they are
     only the tasks of domain `name`. With `sequence.forward_transfer`, the tasks of the next domain are added.

@@ -55,7 +55,7 @@ def new_tokens(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | No
     theirs = [ours if model == base else vocabulary_of(model) for model in models]
     for model, ids in zip(models, theirs, strict=True):
         old = {token: number for token, number in ids.items() if token in ours or number < first}
-        _refuse_differing(base, model, ours, old)  # a new token must not have an id of a base's token
+        _refuse_differing(base, model, ours, old)  # a new token must not have the id of a token of the base
     extended = tuple(index for index, ids in enumerate(theirs) if len(ids) > len(ours))
     for index in extended:
         _refuse_differing(models[extended[0]], models[index], theirs[extended[0]], theirs[index])

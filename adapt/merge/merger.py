@@ -65,7 +65,7 @@ class Merger(ABC):
     density: ClassVar[float | None] = None
     """Default of `merge.density`; None if the method does not use this option."""
     models: ClassVar[tuple[int, int | None]] = (1, None)
-    """Smallest and largest number of models that the method can merge; None for no upper limit."""
+    """Minimum and maximum number of models that the method can merge; None for no upper limit."""
     is_weighted: ClassVar[bool] = False
     """Whether the method uses a weight per model (`merge.weights`)."""
     can_subtract: ClassVar[bool] = False
@@ -82,7 +82,7 @@ class Merger(ABC):
         """Collects statistics of all weights before the first tensor is merged. By default, this method does nothing.
 
         Args:
-            tensors: starts a pass over all tensors. It may be called several times.
+            tensors: function that starts a pass over all tensors. It may be called several times.
         """
 
     @abstractmethod
@@ -97,12 +97,12 @@ class Merger(ABC):
 
 
 def towards(base: Tensor, target: Tensor) -> Route:
-    """Returns the function (1 - share) * base + share * target of `share`. It is exact at shares 0 and 1."""
+    """Returns the route (1 - share) * base + share * target. It gives exactly `base` at 0 and `target` at 1."""
     return lambda share: base.lerp(target, share)
 
 
 def along(base: Tensor, direction: Tensor) -> Route:
-    """Returns the function base + share * direction of `share`."""
+    """Returns the route base + share * direction."""
     return lambda share: base.add(direction, alpha=share)
 
 
@@ -247,8 +247,8 @@ CHUNK = 2**20
 class Ties(Merger):
     """Adds the largest differences that agree in sign (TIES, arXiv 2306.01708).
 
-    It computes theta_0 + a m. For each model, the share `density` of its differences tau_i with the largest absolute
-    values is used, over all tensors together, as published. Differences that equal the smallest used difference are
+    It computes theta_0 + a m. Of each model's differences tau_i, only those with the largest absolute values are used:
+    the share `density` over all tensors together, as published. Differences that equal the smallest used difference are
     used too. The elected sign of an element is the sign of sum_i w_i tau_i over the used differences. m is the mean,
     with weights w_i, of the used differences with the elected sign. If the sum is 0, m is 0.
     """

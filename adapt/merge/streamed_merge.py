@@ -180,7 +180,7 @@ def write_tensor(file: BinaryIO, tensor: Tensor) -> None:
 
 
 OLD = {"gamma": "weight", "beta": "bias"}
-"""Old names of the parameters of layer norms, and their present names."""
+"""Old names of layer-norm parameters, mapped to the current names."""
 Shapes = Mapping[str, tuple[int, ...]]
 """The shape of each tensor, by its name."""
 

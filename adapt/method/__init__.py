@@ -12,7 +12,7 @@
 - `weight_means`: methods that average the trained model with an earlier model, or over the last steps. The next domain
   starts from the mean.
 - `sequence_modes`: one model per domain, one model for all domains, merged models, and replay of past text.
-- `measurement`: shared code of stages that sum measurements over rows of a text. `row_sums` has the part of this code
-  that runs on the devices.
+- `measurement`: shared code of stages that sum measurements over the rows (token sequences) of a text. `row_sums` has
+  the part of this code that runs on the devices.
 - `collectives`: computes sums and gathers rows over all ranks, for losses that compare documents of several ranks.
 """

@@ -3,7 +3,7 @@
 A method is a subclass of `Method` that overrides the hooks it needs. Plain training is `Method` itself, with no hook
 overridden. docs/develop/design.md shows which hooks the existing methods use, and docs/develop/extending.md shows how
 to add a method. The driver calls some hooks before torch may be loaded. So neither this module nor any module that
-`adapt.method.table` names imports torch at its top.
+`adapt.method.table` names imports torch at module level.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class AddedMemory:
     held: float = 0.0
     """Extra device memory that is used during the whole training [bytes]."""
     kept: float = 0.0
-    """Memory of the modified copies of parameters that layers use instead of the parameters [bytes]. Autograd stores
-    these copies in fp32."""
+    """Memory of modified copies of parameters [bytes], if layers compute with copies instead of the parameters
+    themselves. Autograd stores the copies in fp32."""
     layer_values: float = 0.0
     """Number of extra values that autograd stores per token in each layer."""
     trained: float = 1.0
@@ -107,8 +107,8 @@ class Method:
     that become steeper towards the end, and a window of the last steps. Only such a method may read `Setting.steps`.
     Its training runs never start from the state of a shorter training run (`adapt.train.checkpoints.branch`)."""
     scores_in_blocks: str = ""
-    """Advice in the error message that a model's head does not end in a linear layer. Methods that compute scores in
-    blocks set it, because they need a final linear layer. Empty for all other methods."""
+    """Advice for the user in the error that a model's head does not end in a linear layer. Methods that compute scores
+    in blocks set this advice, because they need a final linear layer. Empty for all other methods."""
     exports_trained: bool = True
     """Whether the exported model has the same outputs as the model in training. If not, for example because the
     exported weights are a mean over steps, measurements during training cannot be used to choose the model to export
@@ -121,7 +121,7 @@ class Method:
     """Models that the method reads in addition to the trained one, such as teachers: ids, folders, or names of stages
     of the same chain. `Setting.teachers` has their folders."""
     needs_equal_width: bool = False
-    """Whether `other_models` must have the trained model's width, because the method compares hidden states."""
+    """Whether `other_models` must be as wide as the trained model, because the method compares hidden states."""
 
     def __init__(self, options: Any = None) -> None:
         self.options = options
@@ -129,7 +129,7 @@ class Method:
     # The driver calls these hooks before the first stage runs.
 
     def what(self) -> dict[str, Any]:
-        """Returns the method's part of stage `train`'s key: kind, options, and the source of a user-defined class."""
+        """Returns the method's part of stage `train`'s cache key: kind, options, and source of a user-defined class."""
         own = type(self).__module__.split(".")[0] != "adapt"
         named = f"{type(self).__module__}:{type(self).__qualname__}" if own else self.kind
         source = {"source": source_digest(type(self))} if own else {}
@@ -137,7 +137,7 @@ class Method:
         return {"kind": named, **source, **self.settings(), **length}
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options in stage `train`'s key. By default, these are all options that are not marked `how`."""
+        """Returns the options in the cache key of stage `train`. By default, these are all options not marked `how`."""
         return what(self.options) if is_dataclass(self.options) else {}
 
     def check(self, config: Config, model: Path) -> None:
@@ -167,18 +167,18 @@ class Method:
             first: the first domain, with the model before its training.
 
         Returns:
-            Stages by name, as in `Setting.past`.
+            Stages, keyed by the names under which `Setting.past` lists their result folders.
         """
         return {}
 
     def after_domain(self, learnt: Domain) -> Mapping[str, Stage[Any]]:
-        """Returns the stages that run after a domain. A stage replaces an earlier stage with the same name.
+        """Returns the stages to run after training on a domain. A stage replaces an earlier stage with the same name.
 
         Args:
             learnt: the domain, with the model after the training on the domain.
 
         Returns:
-            Stages by name, as in `Setting.past`.
+            Stages, keyed by the names under which `Setting.past` lists their result folders.
         """
         return {}
 
@@ -254,9 +254,9 @@ class Method:
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Yields the losses of a step's passes. The caller runs each backward pass before it requests the next loss.
 
-        A method overrides this hook instead of `extra_loss` if it computes both losses in one pass, or needs more than
-        one micro-batch. One rank also calls this hook without the other ranks, in a trial that measures the memory use
-        (see `adapt.method.collectives.without_others`).
+        A method overrides this hook instead of `extra_loss` if it computes the objective's loss and its own term in one
+        pass, or needs more than one micro-batch. In a trial that measures the memory use, a single rank calls this hook
+        without the other ranks (see `adapt.method.collectives.without_others`).
 
         Args:
             model: the engine, or in a trial the model itself.
@@ -306,7 +306,7 @@ class Method:
         return state
 
     def cut_short(self, done: int) -> str:
-        """Describes how the result is incomplete because the text ended before the planned last step (`Setting.steps`).
+        """Describes what the result lacks when the text ended before the planned last step (`Setting.steps`).
 
         This hook is only called for methods that set `depends_on_length`.
 
@@ -384,7 +384,7 @@ class Setting:
     anchor: Path = Path()
     """Folder of the model from which this training run started."""
     base: Path = Path()
-    """Folder of the model that the first domain of the sequence started from."""
+    """Folder of the model from which training on the first domain of the sequence started."""
     teachers: tuple[Path, ...] = ()
     """Folders of the models in `Method.other_models`."""
     carried: Path | None = None
@@ -396,7 +396,7 @@ class Setting:
     texts: tuple[Path, ...] = ()
     """Folders of the domain's prepared text; empty if the text is streamed."""
     first_general: int | None = None
-    """Row number at which the replayed general text begins, as in `Corrupted.rows`. None without general text."""
+    """Number of the first row of replayed general text, numbered as in `Corrupted.rows`. None without general text."""
     device: Any = "cpu"
     """The device that the model will be on."""
     zero_stage: int = 0

@@ -40,13 +40,14 @@ def summed(number: Tensor) -> Tensor:
 def among_hosts() -> Any:
     """Returns a process group of all ranks for CPU tensors. It uses gloo, so no rank has to wait for its device.
 
-    The result is None, which means torch's default group, if the default group uses gloo on CPUs. All ranks call this.
+    If torch's default group already uses gloo on CPUs, the result is None, which means the default group. All ranks
+    call this.
     """
     return None if "cpu:gloo" in dist.get_backend_config() else dist.new_group(backend="gloo")
 
 
 def counted(own: int) -> tuple[list[int], int]:
-    """Gathers a count from every rank. Returns the counts of all ranks, and this rank's number. All ranks call this."""
+    """Gathers a count from every rank. Returns the counts of all ranks, and this rank's index. All ranks call this."""
     if is_alone():
         return [own], 0
     counts = torch.zeros(dist.get_world_size(), dtype=torch.int64)

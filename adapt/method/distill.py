@@ -1,10 +1,10 @@
 """Distils frozen models (the teachers) into the trained model (arXiv 1606.09282 and 1503.02531).
 
 The teachers see the same corrupted text as the trained model. The distance of the trained model from the mean of the
-teachers is added to the loss. It compares their predicted distributions or their hidden states, and is averaged over
-the predictions of the global batch. By default, the only teacher is the model before the domain, which reduces
-forgetting. With `distill.teachers`, the model learns from other models, for example from models that differ only in
-their seed. The mean of such models predicts better than each single model (arXiv 2509.14786).
+teachers is added to the loss. The distance compares predicted distributions or hidden states, and is averaged over
+the predictions of the global batch. By default, the only teacher is the model before training on the domain, so that
+the model forgets less. With `distill.teachers`, the model learns from other models, for example from models that
+differ only in their seed. The mean of such models predicts better than each single model (arXiv 2509.14786).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class DistillOptions:
     """Options of distillation, which keeps the model's outputs near the outputs of the teachers."""
 
     weight: NonNegativeFloat = 1.0
-    """Factor of the distance from the teachers, which is added to the loss; 0 disables it (arXiv 1606.09282). With
-    large factors, the objective's own loss has little effect."""
+    """Weight in the loss of the distance from the teachers' outputs; 0 disables distillation (arXiv 1606.09282). With
+    large weights, the objective's own loss has little effect."""
     of: Literal["logits", "states"] = "logits"
     """What is compared at each prediction. `logits`: the divergence of the distribution over the vocabulary from the
     mean of the teachers' distributions. `states`: the mean squared difference of the last hidden states from the mean
@@ -43,7 +43,7 @@ class DistillOptions:
     """Divisor of the scores before they are compared (of: logits). Above 1, unlikely tokens count more."""
     teachers: list[str] = how_list()
     """Ids or folders of the models to learn from, with the tokenizer of model.path; in a chain file also names of
-    stages, such as `dapt[0]`. An empty list takes the model before the domain as the only teacher. A student may be
+    stages, such as `dapt[0]`. If the list is empty, the only teacher is the model before this domain. A student may be
     smaller than its teachers, but not larger (`dontstop distil`, docs/guide/small-corpora.md)."""
 
 
@@ -92,7 +92,7 @@ class Distill(Method):
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yields each micro-batch's objective loss and weighted distance. Runs each model once per micro-batch."""
+        """Yields each micro-batch's loss and weighted distance from the teachers. Runs each model once for this."""
         if self.teacher is None:
             yield from super().losses(model, parts, objective, step, predictions)
             return
@@ -101,7 +101,7 @@ class Distill(Method):
             yield loss, distance * (self.options.weight / predictions)
 
     def report(self) -> dict[str, float]:
-        """Returns the mean distance since the last report. All ranks call this.
+        """Returns the mean distance from the teachers since the last report. All ranks call this.
 
         The unit is nats for logits. For states, the value is a mean squared difference.
         """

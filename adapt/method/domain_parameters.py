@@ -206,7 +206,7 @@ class Adapters(TrainsSets):
         """Checks that the model type is supported and that the model has no added parameters of another kind.
 
         Raises:
-            ConfigError, ModelError: for the reasons given at `check_units` and `check_trained_sets`.
+            ConfigError, ModelError: in the cases listed at `check_units` and `check_trained_sets`.
         """
         check_units(model)
         check_trained_sets(config, model, self.kind, *self.addition, self.by_domain)
@@ -252,7 +252,7 @@ class Demix(TrainsSets):
         """Checks that the model type is supported and that the model has no added parameters of another kind.
 
         Raises:
-            ConfigError, ModelError: for the reasons given at `check_domain_sets`.
+            ConfigError, ModelError: in the cases listed at `check_domain_sets`.
         """
         check_domain_sets(config, model, self.kind, *self.addition)
 
@@ -273,7 +273,7 @@ class Demix(TrainsSets):
         return replace(size, parameters=size.parameters + len(trainings) * _expert_parameters(size))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the share of the parameters that is trained, which is one domain's experts."""
+        """Returns the share of the parameters that is trained: the experts of one domain."""
         return AddedMemory(trained=min(1.0, _expert_parameters(size) / size.parameters))
 
 
@@ -340,7 +340,7 @@ class Prompted(TrainsVectors):
         """Checks that the model has no added parameters of another kind, and that prompts fit next to the text.
 
         Raises:
-            ConfigError, ModelError: for the reasons given at `check_room` and `check_trained_sets`.
+            ConfigError, ModelError: in the cases listed at `check_room` and `check_trained_sets`.
         """
         check_trained_sets(config, model, self.kind, *self.addition, self.by_domain)
         check_room(config, model, "prompt.length", self.options.length)

@@ -126,8 +126,8 @@ class Expand(Method):
         """Checks that a layer whose output projections are 0 is the identity in this model.
 
         Raises:
-            ModelError: the model type is not supported, its layers normalize the sum with their input, or they depend
-                on their depth.
+            ModelError: the model type is not supported, its layers normalize the sum of their input and output, or its
+                layers depend on their depth.
         """
         check_units(model)
         check_deeper(model, "method.kind expand")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from adapt.objective.objective import Batch
 
 EPOCH = 2**32
-"""Epoch number in the seeds of measurements. Training never reaches it, so training uses other masks."""
+"""Epoch number in the seeds of measurements. Training never reaches this epoch, so it draws different masks."""
 
 
 def check_prepared(config: Config, measured: str, fix: str) -> None:
@@ -87,7 +87,7 @@ class ImportedFunction:
 
 @dataclass(frozen=True)
 class Summing:
-    """The input of the Ray tasks that sum over rows of a text."""
+    """The input of the Ray tasks that sum measurements over the rows (token sequences) of a text."""
 
     config: Config
     pretrained: Pretrained
@@ -118,7 +118,7 @@ class Summed:
 
 
 def objective_of_sums(config: Config) -> dict[str, Any]:
-    """Returns the entries that the objective adds to the key of a stage that measures with the objective.
+    """Returns the objective's entries in the key of a stage whose measurements use the objective.
 
     Raises:
         ConfigError: the objective needs word weights, which only training runs can read.
@@ -145,7 +145,7 @@ def what_of_sums(config: Config, start: Start, wanted: int) -> dict[str, Any]:
 
 
 def needs_as_training(config: Config) -> Mapping[str, float]:
-    """Returns the resources that a measuring stage requests. Like a training run, it computes on all workers."""
+    """Returns the resources that a measuring stage requests. Like a training run, such a stage uses all workers."""
     return training_needs(config.resources)
 
 

@@ -81,7 +81,7 @@ def parts_now(engine: TrainingEngine) -> dict[str, Tensor]:
 
 
 def own_parts(engine: TrainingEngine, whole: Callable[[str], Tensor]) -> dict[str, Tensor]:
-    """Returns this rank's parts of tensors, one tensor per parameter and of its shape, keyed by parameter name.
+    """Returns this rank's parts of whole tensors, keyed by parameter name. Each tensor has its parameter's shape.
 
     Args:
         engine: the engine with the parameters.

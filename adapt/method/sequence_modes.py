@@ -29,7 +29,7 @@ class One(Method):
     mode: ClassVar[str | None] = "separate"
 
     def what(self) -> dict[str, Any]:
-        """Returns the entries of plain training in the stage's key, because each training run is plain."""
+        """Returns the same key entries as plain training, because each training run is plain."""
         return Method().what()
 
 
@@ -40,7 +40,7 @@ class Joint(Method):
     mode: ClassVar[str | None] = "joint"
 
     def what(self) -> dict[str, Any]:
-        """Returns the entries of plain training in the stage's key, because the training run is plain."""
+        """Returns the same key entries as plain training, because the training run is plain."""
         return Method().what()
 
 
@@ -51,7 +51,7 @@ class MergedAfter(Method):
     is_merged_after: ClassVar[bool] = True
 
     def what(self) -> dict[str, Any]:
-        """Returns the entries of plain training in the stage's key. The merge is a separate stage with its own key."""
+        """Returns the same key entries as plain training. The merge is a separate stage with its own key."""
         return Method().what()
 
     def check(self, config: Config, model: Path) -> None:
@@ -91,7 +91,7 @@ class Replay(Method):
         self.general_growth = options.general_growth
 
     def what(self) -> dict[str, Any]:
-        """Returns the entries of plain training in the stage's key. The mixture's entries have the replayed share."""
+        """Returns the same key entries as plain training. The mixture's entries contain the replayed share."""
         return Method().what()
 
     def check(self, config: Config, model: Path) -> None:
@@ -128,7 +128,7 @@ class Replay(Method):
 
 
 def check_share_left(field: str, share: float, mixture: MixtureConfig) -> float:
-    """Checks that the shares of past and general text leave rows for the current domain.
+    """Checks that replayed text leaves rows for the current domain. Returns the largest share of general text.
 
     Args:
         field: name of the field with the share of past text.

@@ -77,9 +77,10 @@ class Teacher:
         return loss, distance
 
     def _of_states(self, model: nn.Module, part: Corrupted) -> tuple[Tensor, Tensor]:
-        """Runs one pass of each model. Returns the loss and the squared difference from the teachers' mean last states.
+        """Runs one pass of each model. Returns the loss and the squared difference from the teachers' mean states.
 
-        The squared difference is averaged over the features of a state and summed over predictions.
+        States are last hidden states. The squared difference is averaged over their features and summed over
+        predictions.
         """
         packed, positions = part.packed(), part.asked()
         with self._as_trained(part.device):

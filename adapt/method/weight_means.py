@@ -1,4 +1,4 @@
-"""Defines two methods after which the next domain starts from a mean of models. Training itself is plain.
+"""Defines two methods that start the next domain from a mean of models. Training itself is plain.
 
 The methods are `interpolate` and `average`.
 
@@ -107,14 +107,14 @@ def between(other: Mapping[str, Any], state: Mapping[str, Any], share: float) ->
 
 @dataclass(frozen=True)
 class AverageOptions:
-    """Options of the mean of the model's weights over the last part of a training run (arXiv 2507.17634)."""
+    """Options of averaging the model's weights over the last part of a training run (arXiv 2507.17634)."""
 
     window: OpenFraction = 0.2
     """Share of the steps, at the end of the training, over which the model is averaged."""
     points: PositiveInt = 10
     """Number of averaged models, which are taken after evenly spaced steps of the window. 1 is plain training."""
     decay: Literal["linear", "cosine", "sqrt"] = "linear"
-    """Learning-rate decay that the weights of the mean imitate; `linear` gives all averaged steps the same weight."""
+    """Learning-rate decay that the weighting of the averaged steps imitates; `linear` weights all of them equally."""
 
 
 class WindowAverage(Method):

@@ -52,10 +52,10 @@ class L2spOptions:
     """Options of L2-SP, a penalty on the distance from the weights before the domain (arXiv 1802.01483)."""
 
     alpha: NonNegativeFloat = 0.1
-    """Strength of the pull towards the weights that the domain started with: the penalty is alpha / 2 times the squared
+    """Strength of the pull towards the weights at the start of the domain: the penalty is alpha / 2 times the squared
     distance. Use it instead of training.weight_decay, which pulls towards 0."""
     beta: NonNegativeFloat = 0.0
-    """Strength of the pull towards the model that the first domain started with: the penalty is beta / 2 times the
+    """Strength of the pull towards the model at the start of the first domain: the penalty is beta / 2 times the
     squared distance. 0 disables this pull."""
 
 

@@ -5,7 +5,7 @@
 - `demo_checkpoint`: downloads a small checkpoint from the package index.
 - `size`: reads the size of a model before it is loaded.
 - `trainable`: decides which parameters are trained and which learning rate each parameter has.
-- `architecture`: reads from a model's files the names of its parts, its longest sequence, and whether it is a decoder.
+- `architecture`: reads facts from a model's files: names of parts, maximum sequence length, encoder or decoder.
 - `tokenizer`: loads a tokenizer, and checks that it belongs to the model.
 - `tokenize/`: computes the same token ids as the tokenizers library, but faster.
 - `load`: loads a model with or without its head, and saves it as a Hugging Face folder.

@@ -32,7 +32,7 @@ WHY: dict[Way, str] = {
     "by length": "padding would change the model's outputs, so only documents of exactly the same length are computed"
     " together",
 }
-"""The reason why a model needs a way to compute documents as rows, keyed by way. The text is shown to users."""
+"""For each way to compute documents as rows, the reason why a model needs it. The texts are shown to users."""
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ def first_position(config: Any) -> int:
 
 
 def max_sequence_length(folder: Path) -> int | None:
-    """Returns the longest sequence that a model accepts [tokens]; None if its config sets no limit."""
+    """Returns the maximum sequence length of a model [tokens]; None if the model's config sets no limit."""
     limits = [limit for limit in (_positions(folder), unscaled_length(folder)) if limit is not None]
     prompts = sum(entry["length"] for entry in stored_additions(folder) if entry["kind"] == PROMPTS)
     return min(limits) - prompts if limits else None
@@ -297,7 +297,7 @@ def check_sequence_length(folder: Path, wanted: int, field: str) -> None:
         field: field of the configuration with this length.
 
     Raises:
-        ConfigError: the length is too large. The error names the field and the largest possible length.
+        ConfigError: the length is too large. The error names the field and the maximum length.
     """
     longest = max_sequence_length(folder)
     if longest is not None and wanted > longest:

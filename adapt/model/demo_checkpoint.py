@@ -139,7 +139,7 @@ def extract_wheel(wheel: Path, folder: Path) -> None:
 
 
 def publish(aside: Path, folder: Path) -> None:
-    """Renames a temporary folder to its final path, unless another process has written the same files there before.
+    """Renames a temporary folder to its final path, unless another process has already written the same files there.
 
     `adapt.runner.files.folder_aside` is not used, because it assumes that only one process writes the folder.
     """

@@ -58,13 +58,13 @@ class MaskPredictions(nn.Module):
         self.classifier = nn.Linear(config.hidden_size, 1)
 
     def forward(self, states: Tensor, first: Tensor) -> Tensor:
-        """Computes one logit per token, [...], from states and the first states of their documents, [..., H] each."""
+        """Computes one logit per token, [...], from the token's state and its document's first state, [..., H] each."""
         logits: Tensor = self.classifier(self.activation(self.dense(self.LayerNorm(first + states)))).squeeze(-1)
         return logits
 
 
 class DebertaV2ForPreTraining(DebertaV2PreTrainedModel):
-    """DeBERTa-v2 or -v3 with the head that finds replaced tokens, which transformers does not have.
+    """DeBERTa-v2 or -v3 with the head that finds replaced tokens. transformers does not have this head.
 
     Args:
         config: config of the model.
@@ -180,7 +180,7 @@ def load_detector(
         layers: number of the discriminator's first layers that a new generator copies; None for a third of all layers.
         embeddings: `shared`, `disentangled` or `separate` tables of embeddings; see `TABLES`.
         dropout: dropout of the attention weights; None keeps the models' values.
-        first: model whose generator draws tokens, for a measurement. None means the generator of `pretrained`.
+        first: another model, whose generator draws the tokens for a measurement. None means `pretrained`.
 
     Raises:
         ModelError: a model cannot be read or lacks weights of its layers; the two models' tables have different shapes
@@ -283,7 +283,7 @@ def save_detector(
     layers: int | None,
     resize: Callable[[Any], None] = lambda config: None,
 ) -> None:
-    """Writes a trained discriminator as a Hugging Face folder, and its generator in the folder `generator` in it.
+    """Writes a trained discriminator as a Hugging Face folder, and its generator in the subfolder `generator`.
 
     Args:
         start: the model that the training started from.

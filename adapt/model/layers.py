@@ -28,7 +28,7 @@ class Layer:
     pattern: Pattern
 
     def part(self, name: str) -> Any:
-        """Returns the submodule of the layer with this name."""
+        """Returns the layer's submodule with this name."""
         return self.module.get_submodule(name)
 
     def ends(self, block: str) -> tuple[Any, Any]:
@@ -155,7 +155,7 @@ class Gates:
     def set(self, values: Values, owner: Tensor | None = None) -> Iterator[None]:
         """Returns a context manager that multiplies the outputs of units by `values`, which get gradients.
 
-        With gradient checkpointing, layers run again in the backward pass, so run this pass inside the block too.
+        With gradient checkpointing, layers run again in the backward pass, so call backward() inside the block too.
 
         Args:
             values: values for each kind of unit, [layers, units], or with `owner` [layers, groups, units].
@@ -264,7 +264,7 @@ def _across(module: Any, values: Tensor, rows: bool) -> Tensor:
 
 
 def insert_copies(model: Any, layers: Sequence[Layer], sources: Sequence[tuple[int, bool]]) -> None:
-    """Replaces the layers of a model by the same layers and additional copies, whose output projections are 0.
+    """Replaces a model's list of layers with the same layers plus copies whose output projections are 0.
 
     Args:
         model: the model. Its config already has the larger number of layers.

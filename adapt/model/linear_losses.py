@@ -179,7 +179,7 @@ def _scalable(dtype: torch.dtype) -> torch.dtype:
 
 
 def pieces(rows: int, vocabulary: int, size: int) -> list[tuple[int, int]]:
-    """Divides rows into pieces [begin, end) of about equal length, whose scores fit into `size` [bytes of fp32]."""
+    """Divides rows into pieces [begin, end) of about equal length. Each piece's scores fit into `size` [fp32 bytes]."""
     most = max(1, size // (4 * vocabulary))
     count = -(-rows // most)
     ends = [rows * (number + 1) // count for number in range(count)]

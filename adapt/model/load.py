@@ -63,7 +63,7 @@ def load_model(
     Raises:
         ModelError: the model is a decoder and an encoder is needed, or the other way round; it cannot keep documents
             isolated; weights are unreadable, not finite, missing or of another shape (transformers would replace
-            missing or wrongly shaped weights by random numbers); or the model has no parameters for the domain.
+            missing or wrongly shaped weights with random ones); or the model has no parameters for the domain.
     """
     config = load_config(folder, trust_remote_code)
     check_direction(config, causal, folder)
@@ -248,7 +248,8 @@ def keep_states_apart(model: Any) -> None:
             or hooks that compute documents as rows.
 
     Raises:
-        ModelError: the hidden states change in all three ways: packed documents, padded rows, rows of equal length.
+        ModelError: hidden states change with all three batch layouts: packed documents, padded rows, rows of equal
+            length.
     """
     middle = int(model.config.get_text_config().vocab_size) // 2
     documents = [torch.arange(middle, middle + length) for length in _LENGTHS]
@@ -343,7 +344,7 @@ def save_model(
         tokenizer: the model's tokenizer.
         folder: folder to write. The caller must make this atomic.
         trust_remote_code: whether to run code that comes with the checkpoint.
-        max_shard_size: larger models are split into files of this size.
+        max_shard_size: maximum size of a file. Larger models are split into several files.
         resize: function that changes the config in place, if the model's size or modules differ from config.json.
         kind: class of the model; None for a language model.
 

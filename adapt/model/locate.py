@@ -275,7 +275,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 ADAPTER, MODULES = "adapter_config.json", "modules.json"
-"""Files whose presence identifies a folder with PEFT adapters, and a folder of sentence-transformers."""
+"""Files that identify a folder as PEFT adapters (the first) and as a sentence-transformers model (the second)."""
 SENTENCE_SETTINGS, SENTENCE_LENGTHS = "config_sentence_transformers.json", "sentence_bert_config.json"
 """Files in which sentence-transformers stores prompts (the first) and the maximum length of texts (the second)."""
 _OTHERS = {

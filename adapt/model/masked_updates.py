@@ -151,7 +151,7 @@ def mask_all(model: nn.Module, held: Mapping[str, Tensor], target: Target = "upd
 
 
 def computed_with(state: dict[str, Tensor], masks: Mapping[str, Mask]) -> dict[str, Tensor]:
-    """Replaces masked parameters in a model's state by the tensors that layers use in their place."""
+    """Replaces masked parameters in a model's state with the tensors that layers use in their place."""
     for name, mask in masks.items():
         if name in state:
             state[name] = mask.now(state[name].to(mask.keep.device)).cpu()

@@ -13,7 +13,7 @@ HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 def is_hub_id(name: str) -> bool:
-    """Returns whether a name is an id of the Hub. A name that is also a local path is the path, as in transformers.
+    """Returns whether a name is an id of the Hub. A name that is also a local path is no id, as in transformers.
 
     Args:
         name: the value of a field such as `model.path`.

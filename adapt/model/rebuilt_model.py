@@ -152,7 +152,7 @@ def write_turned(start: Pretrained, folder: Path) -> tuple[str, bool]:
         The mask token, and whether it was added.
 
     Raises:
-        ModelError: the model is not a decoder, or its attention does not follow `is_causal` in its config.
+        ModelError: the model is not a decoder, or its attention ignores `is_causal` in the config.
     """
     config = load_config(start.model, start.trust_remote_code)
     check_direction(config, causal=True, folder=start.model)

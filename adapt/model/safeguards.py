@@ -64,7 +64,7 @@ def check_finite(tensor: Tensor, name: str, of: str, fix: str = AGAIN) -> None:
         fix: advice for the user.
 
     Raises:
-        ModelError: some values are not finite. The error names the tensor, and the number of these values.
+        ModelError: some values are not finite. The error names the tensor and gives the number of these values.
     """
     if not tensor.is_floating_point() or not tensor.numel():
         return

@@ -57,11 +57,12 @@ def read_sentence_vectors(folder: Path) -> SentenceVectors | None:
     """Reads how a model computes sentence vectors.
 
     Args:
-        folder: folder of the transformer, which is the folder of the whole model or a folder in it.
+        folder: folder of the transformer, which is the folder of the whole model or a subfolder of it.
 
     Returns:
-        None if the folder is not in the format of sentence-transformers, or if its settings are not supported: it has
-        modules other than transformer, pooling and scaling, or several poolings. Unsupported settings are logged.
+        The settings. None if the folder is not in the format of sentence-transformers, or if its settings are not
+        supported: modules other than transformer, pooling and scaling, or several poolings. Unsupported settings are
+        logged.
     """
     root = next((place for place in (folder, folder.parent) if _is_of(place, folder)), None)
     if root is None:
@@ -122,8 +123,8 @@ def exported_vectors(
             mean.
 
     Raises:
-        ConfigError: a setting contradicts the objective, a decoder is pooled at its first token, or texts would be
-            longer than the model's longest input.
+        ConfigError: a setting contradicts the objective, a decoder is pooled at its first token, or texts could be
+            longer than the model's maximum input.
     """
     export = config.export
     asked = export.sentence_transformers

@@ -32,7 +32,7 @@ EXPERTS = "domain_experts"
 """Name of the submodule in which a linear layer stores its domain experts, one copy of the layer per domain. A token
 passes through at most one copy."""
 OF_METHODS = re.compile(rf"\.({EXPERTS}|adapters|plugins|unit_masks)\.")
-"""Pattern of the names of modules added by methods, whose matrices `layer_parameters` does not count.
+"""Pattern of the names of modules that methods add. `layer_parameters` does not count their matrices.
 
 Methods such as `adapters` count the work of these modules, because each token passes through only one domain's module.
 """
@@ -51,9 +51,9 @@ class ModelSize:
     parameters: int
     """Number of parameters. Tied parameters count once."""
     layer_parameters: int
-    """Number of elements of all matrices that a token is multiplied with in the layers."""
+    """Total number of elements of the matrices that process a token in the layers."""
     head_parameters: int
-    """Number of elements of the matrices that a predicted token is multiplied with in the language-model head."""
+    """Total number of elements of the matrices that process a predicted token in the language-model head."""
     layers: int
     hidden: int
     """Width of the hidden states."""
@@ -140,7 +140,8 @@ class ModelSize:
         """Returns the size with exBERT's module.
 
         Args:
-            share: number of heads and inner neurons of exBERT's smaller layers, as a fraction of the model's.
+            share: number of heads and of inner neurons in exBERT's smaller layers, divided by the number in the
+                model's own layers.
         """
         heads, inner = (max(1, round(share * number)) for number in (self.heads, self.inner))
         attention = heads * self.attention // self.heads

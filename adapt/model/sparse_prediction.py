@@ -140,8 +140,8 @@ def loss_and_samples(
 def states_of(model: nn.Module, packed: Packed, segments: Tensor | None = None) -> Tensor:
     """Computes the last hidden states, [N, H]. Calls the whole model, but runs the head at no position.
 
-    Unlike `adapt.model.states.last_hidden_state`, it accepts a wrapped model and runs through its wrapper. The argument
-    `segments` is the same as there.
+    Unlike `adapt.model.states.last_hidden_state`, this function accepts a wrapped model and calls the wrapper. Both
+    functions take the same argument `segments`.
     """
     with gather_of(getattr(model, "module", model)).keeping() as kept:
         _forward(model, packed, packed.input_ids.new_zeros(0), segments)
@@ -217,7 +217,7 @@ def check_linear_head(model: nn.Module, fix: str = "choose another method.kind")
 
 @contextmanager
 def answering(model: Any, function: Callable[[Tensor, Tensor, Tensor | None], Tensor]) -> Iterator[None]:
-    """Returns a context manager that replaces the head's last linear layer by function(input, weight, bias).
+    """Returns a context manager that replaces the head's last linear layer with function(input, weight, bias).
 
     The function runs within the call of the layer, because ZeRO stage 3 gathers the weights only during that call.
     """

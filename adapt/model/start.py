@@ -24,7 +24,7 @@ class Start:
     training: Stage[Any] | None = None
     """The training or merge stage that writes the model. None if the model already exists."""
     vocabulary: Stage[Any] | None = None
-    """The stage that writes a new tokenizer, and to the same folder a model with the new tokens. None if the model has
+    """The stage that writes a new tokenizer, and a model with the new tokens in the same folder. None if the model has
     the tokenizer of `pretrained`."""
     head: Stage[Any] | None = None
     """The stage that gave `pretrained` a new language-model head (`model.head: new`). None if no stage did."""
@@ -34,7 +34,7 @@ class Start:
     """The stage that converted the decoder `pretrained` to bidirectional attention (`model.attention`), if any."""
 
     def after(self, training: Stage[Any], own_tokenizer: bool = False) -> "Start":
-        """Returns the `Start` for stages that use the result of a stage that trains this model.
+        """Returns the `Start` for later stages, which use the model that the stage `training` writes.
 
         Args:
             training: the stage that writes the model.
@@ -60,11 +60,11 @@ class Start:
         return replace(self.pretrained, model=done[self.head].path) if self.head else self.pretrained
 
     def with_new_head(self, stage: Stage[Any]) -> "Start":
-        """Returns the `Start` for stages that use the result of a stage that adds a new head to the model."""
+        """Returns the `Start` for later stages, which use the model after `stage` has added a new head."""
         return replace(self.after(stage), head=stage)
 
     def with_turned_decoder(self, stage: Stage[Any]) -> "Start":
-        """Returns the `Start` for stages that use the result of a stage that makes this decoder bidirectional."""
+        """Returns the `Start` for later stages, which use this decoder after `stage` has made it bidirectional."""
         return replace(self.after(stage, own_tokenizer=True), turned=stage)
 
     def knows(self, done: Done) -> bool:

@@ -152,8 +152,8 @@ def unloadable(part: str, folder: Path, error: Exception) -> ModelError:
 
 
 SMALLEST_SHARE = 0.5
-"""Smallest share of a model's embeddings that its tokenizer may use. The other embeddings are padding. Below this
-share, the tokenizer probably belongs to another model."""
+"""Minimum share of a model's embeddings that have a token in the tokenizer. The other embeddings are padding. Below
+this share, the tokenizer probably belongs to another model."""
 
 FIX = "use the tokenizer that came with the model"
 """Advice in errors about tokenizers that do not belong to their model."""
@@ -172,8 +172,8 @@ def check_match(
         causal: whether the model predicts next tokens. Then it needs an end-of-text token instead of a mask token.
 
     Raises:
-        ModelError: the tokenizer has no mask token (if causal, no end-of-text token), ids without an embedding, another
-            padding id than the model, or far too few tokens.
+        ModelError: the tokenizer has no mask token (if causal, no end-of-text token), ids without an embedding, a
+            padding id that differs from the model's, or far too few tokens.
     """
     if causal and tokenizer.eos_token_id is None:
         raise ModelError(
@@ -237,7 +237,7 @@ def _whole(backend: Tokenizer, special: Iterable[str]) -> list[str]:
 
 
 def _divide(backend: Tokenizer, tokens: list[str]) -> None:
-    """Makes the pre-tokenizer split these tokens after their first character, so that the model cannot match them."""
+    """Makes the pre-tokenizer split these tokens after their first character. Otherwise the model would match them."""
     if not tokens:
         return
     pattern = "|".join(f"{re.escape(token[0])}(?={re.escape(token[1:])})" for token in tokens)

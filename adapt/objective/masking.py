@@ -276,14 +276,15 @@ def unit_lengths(heads: Tensor, eligible: Tensor) -> Tensor:
 def take_units(order: Tensor, size: Tensor, budget: Tensor, crossing: Tensor) -> Tensor:
     """Takes units in random order until the taken units have `budget` tokens.
 
-    The first unit that does not fit into the remaining budget is taken with probability (remaining budget) / (its
-    size). So the expected number of taken tokens equals the budget.
+    The first unit that does not fit into the remaining budget is taken with probability (remaining budget) / (size of
+    this unit). So the expected number of taken tokens equals the budget.
 
     Args:
         order: random numbers, float64 [B, L] in [0, 1). Units are sorted by the number at their first token.
         size: int64 [B, L], each unit's number of tokens, stored at the unit's first token, and 0 elsewhere.
         budget: float64 [B], number of tokens to take, at most `size.sum(1)`.
-        crossing: float64 [B] in [0, 1), a random number per row. It decides on the unit that exceeds the budget.
+        crossing: float64 [B] in [0, 1), a random number per row. It decides whether the unit that exceeds the budget is
+        taken.
 
     Returns:
         bool [B, L], True at the first token of each taken unit.

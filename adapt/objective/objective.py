@@ -81,7 +81,7 @@ class Corrupted:
     rows: torch.Tensor | None = None
     """Number of each row in the corpus, int64 [B] (`Batch.rows`).
 
-    None for rows that do not come from the training's corpus, such as rows of a trial pass for measuring memory.
+    None for rows that are not from the training corpus, such as rows of a trial pass that measures memory.
     """
     draws: torch.Tensor | None = None
     """A uniform random number in [0, 1) for each prediction, float64 [T]; None for objectives that draw no tokens."""
@@ -220,7 +220,7 @@ class Objective(ABC):
         return corrupted.positions
 
     def report(self) -> dict[str, float]:
-        """Returns measurements of this rank's part of the steps since the last call, for the training's log."""
+        """Returns metrics for the training log, over this rank's part of all steps since the last call."""
         return {}
 
     def figures(self) -> dict[str, float]:

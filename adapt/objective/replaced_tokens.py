@@ -29,8 +29,8 @@ class ReplacedTokenDetection(MaskedLanguageModelling):
     """Masks single tokens for the generator, and lets the model find the tokens that the generator replaced.
 
     All chosen tokens are shown as the mask token, as published. One uniform random number per masked token selects the
-    token from the generator's distribution. It depends only on (seed, epoch, row, position). So a resumed run draws the
-    same tokens.
+    token from the generator's distribution. The random number depends only on (seed, epoch, row, position), so a
+    resumed run draws the same tokens.
     """
 
     options: RtdOptions

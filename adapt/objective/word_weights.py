@@ -30,8 +30,8 @@ FILE = "word-weights.npz"
 FEWEST = 2
 """Words with fewer occurrences than this in the domain have no entry. They get the weight of unknown words."""
 SMALLEST = 1e-6
-"""Smallest weight. Without this bound, a word could have weight 0 (if general text has no other word), and would
-never be drawn."""
+"""Minimum weight. Without this bound, a word would have weight 0 and never be drawn if general text consists only of
+this word."""
 
 
 @dataclass(frozen=True)

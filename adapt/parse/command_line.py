@@ -145,7 +145,7 @@ def _so_far(given: Mapping[str, Any], field: str, kind: Kind) -> list[Any]:
 
 
 def note_repeated(name: str, value: str, before: dict[str, str], is_list: bool) -> None:
-    """Logs which value is used if an option is given twice. Refuses two lists, because the user may want all values.
+    """Logs which value is used if an option is given twice. Refuses a second list: the user may want both lists.
 
     Args:
         name: name of the option, without dashes.

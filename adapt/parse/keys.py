@@ -56,7 +56,7 @@ _FIRST = {"corpus": "paths", "method": "kind", "model": "path", "objective": "ki
 SHOWN = 20
 """Maximum number of names that a message lists."""
 _NESTED = {"decontaminate": EvaluationSet}
-"""Fields in an entry of a list in `_ENTRIES` that hold a list of sections too, each with the class of the sections."""
+"""Fields of the classes in `_ENTRIES` that are themselves lists of sections, each with the class of the sections."""
 
 
 @cache
@@ -94,7 +94,7 @@ def known_keys(kinds: Named = frozenset(), among: frozenset[str] | None = None) 
         among: names of the option sections to include. None means all sections.
 
     Raises:
-        ConfigError: for the reasons given at `option_sections`.
+        ConfigError: in the cases listed at `option_sections`.
     """
     options = option_sections(kinds, among)
     named = {f"{section}.{field.name}" for section, kind in options.items() for field in fields(kind)}
@@ -108,7 +108,7 @@ def _own_keys() -> frozenset[str]:
 
 
 def named_in(given: Mapping[str, Any]) -> Named:
-    """Returns the plug-ins (kinds) that sections name, also in lists. Values that are not names are checked later."""
+    """Returns the plug-ins (kinds) named in sections and their lists. Values that are not names are checked later."""
     found = set()
     for table in TABLES:
         section, _, field = table.partition(".")
@@ -169,7 +169,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_unknown_entries(content: Mapping[str, Any]) -> None:
-    """Refuses items of lists of sections if their keys are unknown or required keys are missing."""
+    """Refuses unknown keys and missing required keys in fields that hold a list of sections."""
     for name, kind in _ENTRIES.items():
         section, _, field = name.partition(".")
         inside = content.get(section)

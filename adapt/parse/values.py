@@ -92,7 +92,7 @@ def check_several(corpus: CorpusConfig) -> None:
 
 
 def _check_sources(corpus: CorpusConfig) -> None:
-    """Checks that each source has a unique name and the field that its kind needs. All or none have weights."""
+    """Checks that each source has a unique name and the field that its kind needs. Either all or none have weights."""
     if not corpus.sources:
         _check_source("corpus.", corpus)
         return
@@ -158,7 +158,7 @@ def _check_mixture(config: Config) -> None:
 
 
 def _check_streaming(config: Config) -> None:
-    """Refuses to stream a corpus if the length of the run is unknown, or given in epochs, or with several sources."""
+    """Refuses to stream several sources, and to stream if the run's length is unknown or given in epochs."""
     training = config.training
     if not config.corpus.streaming:
         return

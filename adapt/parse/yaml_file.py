@@ -33,14 +33,14 @@ _FIXES = (
     (r"another document", "give one document per file: remove the `---` line, or split the file"),
     (r"could not find expected ':'", "write `key: value`, with a blank after the colon"),
 )
-"""For each pattern of a message of the YAML parser, the fix that the error message suggests."""
+"""Pairs of a pattern in the YAML parser's error message and the fix that our error message suggests."""
 _WHOLE = r"[-+]?(?:0|[1-9][\d_]*)"
 
 
 class ConfigLoader(yaml.SafeLoader):
-    """Reads `1e-4` as a number.
+    """A YAML loader that reads `1e-4` as a number.
 
-    Reads `010`, `12:30` and dates as text, although YAML 1.1 converts them. Keys are also text.
+    `010`, `12:30` and dates are read as text, although YAML 1.1 converts them. Keys are always text.
     """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -122,7 +122,7 @@ def yaml_text(path: str) -> str:
 
 
 def node_at(node: yaml.Node | None, keys: Keys) -> tuple[yaml.Node | None, int]:
-    """Returns the node of a value (None if there is none) and the line of the value's key, counted from 1.
+    """Returns the node of a value (None if the value is missing) and the line of the value's key, counted from 1.
 
     A section can be written as `section:` with its fields below, or as `section.field:`.
     """

@@ -37,14 +37,15 @@ _NO_DASHBOARD = "http://127.0.0.1:1"
 """Address at which no server listens. Ray uses it as the address of its dashboard.
 
 Ray Train asks the dashboard whether its controller is alive. Without this address, Ray Train searches for a dashboard
-for 40 s, which delays the end of a short training run, or it asks the dashboard of another Ray on this machine.
+for 40 s, which delays the end of a short training run, or it asks the dashboard of another Ray instance on this
+machine.
 """
 _RAYS = "r"
 """Name of Ray's own folder inside the private folder. Ray lets every user enter its own folder."""
 _SOCKET = f"/{_RAYS}/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
 """Example of the longest path that a socket of Ray can have, relative to the private folder."""
 _LONGEST_PATH = 103
-"""Largest length of a socket's path [bytes]. The limit is 107 on Linux and 103 on macOS."""
+"""Maximum length of a socket's path [bytes]. The limit is 107 on Linux and 103 on macOS."""
 _ATTEMPTS = 3
 _SLOW_S = 15.0
 """A failed start is repeated only if it took this long [s]. A faster failure is not caused by a busy machine."""
@@ -254,7 +255,7 @@ def endpoint(address: str, field: str) -> tuple[str, int]:
         field: name of the option or variable with the address, for messages.
 
     Raises:
-        ClusterError: the address has no host or port, or it is the address of a dashboard. Or it is `auto`, and this
+        ClusterError: the address has no host or port, it is the address of a dashboard, or it is `auto` and this
             machine belongs to no cluster or to several clusters.
     """
     if address == "auto":
@@ -364,7 +365,7 @@ def refuse_open(host: str, port: int, field: str) -> None:
 def join(address: str, field: str, node: str | None) -> None:
     """Joins a cluster.
 
-    From then on, the process ends with a message if the control store or this node's Ray dies.
+    From then on, the process ends with a message if the control store or Ray's processes on this node die.
 
     Args:
         address: address of the cluster, as in `endpoint`.

@@ -21,7 +21,7 @@ from adapt.support.errors import AdaptError, ClusterError, Interrupted, Training
 from adapt.terminal.console import AGAIN, end_now, log
 
 _SAY_S = 20.0
-"""Time between two messages which say that the process still waits for Ray [s]."""
+"""Time between two messages that the process still waits for Ray [s]."""
 _LIMIT_S = 180.0
 _GRACE_S = 3.0
 """Time that Ray has to react to a signal [s]."""

@@ -28,7 +28,7 @@ R = TypeVar("R")
 _THREADS = 32
 """Number of calls that an actor answers at the same time."""
 _PERIOD_S, _SHARE = 1.0, 0.1
-"""Shortest time between two exchanges of files between nodes [s], and largest share of time spent on exchanges."""
+"""Minimum time between two exchanges of files between nodes [s], and maximum share of time spent on exchanges."""
 
 
 class HomeActor(HomeFiles):

@@ -96,7 +96,7 @@ def leaving_nodes() -> set[str]:
 
 
 def autoscaler_limits() -> list[tuple[Mapping[str, float], int]]:
-    """Returns the resources and the largest number of nodes, for each type of node that the autoscaler may add."""
+    """Returns the resources and the maximum number of nodes, for each type of node that the autoscaler may add."""
     cluster_config = state.get_cluster_config()
     groups = cluster_config.node_group_configs if cluster_config else []
     return [(dict(group.resources), sys.maxsize if group.max_count < 0 else group.max_count) for group in groups]

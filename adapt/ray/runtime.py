@@ -176,7 +176,7 @@ def hush() -> None:
 
 
 def gpus_per_worker(resources: ResourcesConfig) -> float:
-    """Returns the configured number of GPUs per worker. If none is configured, 1 on a cluster with GPUs, else 0."""
+    """Returns the configured number of GPUs per worker. By default, this is 1 on a cluster with GPUs, else 0."""
     if resources.gpus_per_worker is not None:
         return resources.gpus_per_worker
     return 1.0 if totals()["GPU"] else 0.0
@@ -190,7 +190,7 @@ def hide_unreserved_gpus() -> None:
 
 
 def await_resources(resources: ResourcesConfig) -> None:
-    """Checks that enough resources are free for the smallest number of workers. Waits for a joined cluster to grow.
+    """Checks that enough resources are free for the minimum number of workers. Waits for a joined cluster to grow.
 
     Raises:
         ClusterError: resources are missing; on a cluster, they are still missing after `resources.wait_s`.
@@ -213,7 +213,7 @@ def bundle_of(resources: ResourcesConfig) -> dict[str, float]:
 
 
 def _grow(bundle: dict[str, float], resources: ResourcesConfig) -> None:
-    """Waits for new nodes after requesting a placement group for the largest number of workers.
+    """Waits for new nodes after requesting a placement group for the maximum number of workers.
 
     The autoscaler adds up the placement groups that all jobs wait for. Ray's `request_resources` is not used, because
     it is a single request for the whole cluster: each job would overwrite the requests of the other jobs.
@@ -308,7 +308,7 @@ _LOOK_S = 1.0
 
 @contextmanager
 def telling_stalls(stage: str, folder: Path) -> Iterator[None]:
-    """Logs each Ray task of the block that was killed because it made no progress. Ray runs such a task again.
+    """Logs the Ray tasks in the block that were killed because they made no progress. Ray runs such tasks again.
 
     Args:
         stage: name of the stage in messages.

@@ -36,9 +36,10 @@ T = TypeVar("T")
 ABSENT = ""
 """Value of `replaces` for a write that may only create an object, not replace one."""
 PATIENCE_S = 1800.0
-"""Longest time for which a request waits for a store that throttles, fails or refuses expired credentials [s]."""
+"""Maximum time for which a request waits for a store that throttles, fails or refuses expired credentials [s]."""
 FIRST_PATIENCE_S = 10.0
-"""Replaces PATIENCE_S before the first successful request [s]. Short, because address or credentials may be wrong."""
+"""Replaces PATIENCE_S before the first successful request [s]. It is short, because address or credentials may be
+wrong."""
 _LONGEST_PAUSE_S = 15.0
 _SILENT_S = 2.0
 """Time after which a wait is logged [s]."""
@@ -47,7 +48,7 @@ _PART = 32 * 2**20
 _MOST_PARTS = 10_000
 _DELETED_AT_ONCE = 1000
 _WITHOUT_DELETE = {"NotImplemented", "501", "MethodNotAllowed", "405", "MissingContentMD5"}
-"""Error codes of stores that lack the request DeleteObjects, or require its MD5 digest. boto3 no longer sends it."""
+"""Error codes of stores that lack the request DeleteObjects, or require its MD5 digest, which boto3 no longer sends."""
 _THREADS = 8
 _DIGEST = "sha256"
 _UPLOAD = "upload"
@@ -61,7 +62,7 @@ class StoredObject(NamedTuple):
     etag: str
     """Text that changes whenever the object changes."""
     age_s: float
-    """Time since the object was written, measured with the clocks of the store only [s]."""
+    """Time since the object was written, measured by the store's clocks only [s]."""
 
 
 class ReadObject(NamedTuple):
@@ -80,7 +81,7 @@ class S3Bucket:
 
     Args:
         address: the bucket and the prefix.
-        patience_s: longest time for which a request waits for the store [s]; see PATIENCE_S.
+        patience_s: maximum time for which a request waits for the store [s]; see PATIENCE_S.
     """
 
     def __init__(self, address: Address, patience_s: float = PATIENCE_S) -> None:

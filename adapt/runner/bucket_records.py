@@ -46,7 +46,7 @@ FRESH_S = 10.0
 _RECORDS = "records"
 _PACK = "packs/records"
 _MANY = 100
-"""The pack is read if this machine lacks at least this many records. It is rewritten if it lacks this many itself."""
+"""The pack is read if this machine lacks at least this many records, and rewritten if the pack lacks this many."""
 _PATIENCE_S = 10.0
 _THREADS = 32
 
@@ -115,7 +115,7 @@ class BucketRecords:
         with self._lock:
             if time.monotonic() - self._looked < max_age_s:
                 return
-            index = self._read()  # read before the listing, which then contains all records of the index
+            index = self._read()  # read before the listing, so that the listing has all records of the index
             names = self._bucket.objects(f"{_RECORDS}/")
             there = {n.removeprefix(f"{_RECORDS}/").removesuffix(".json"): of.etag for n, of in names.items()}
             for gone in index.keys() - there.keys():
@@ -215,7 +215,7 @@ class BucketRecords:
             self._bucket.hasty(_PATIENCE_S).put(_PACK, gzip.compress(text.encode(), 1), None)
 
     def _copy(self, place: str, read: ReadObject | None) -> list[str] | None:
-        """Copies a record here. Returns its ETag, folder and run, or None if the record is missing or unusable."""
+        """Copies a record to this machine. Returns its ETag, folder and run, or None without a usable record."""
         self._faults.pop(place, None)
         if read is None:
             return None
@@ -263,7 +263,7 @@ def _object(place: str) -> str:
 
 
 def _translated(values: dict[str, Any], old: str, new: str) -> dict[str, Any]:
-    """Replaces the prefix `old` of paths by `new`, in the inputs and the result of a record."""
+    """Replaces the prefix `old` of paths with `new`, in the inputs and the result of a record."""
 
     def change(value: Any) -> Any:
         if isinstance(value, str) and value.startswith(f"{old}/"):
@@ -320,8 +320,8 @@ def evict(root: Path, folders: Iterable[Path], limit: float, keeping: Path) -> f
 
     Args:
         root: folder of the local copy.
-        folders: folders of finished stages. Only their records remain.
-        limit: largest size of the local copy [bytes].
+        folders: folders of finished stages, from which all files except the record may be removed.
+        limit: maximum size of the local copy [bytes].
         keeping: folder that is not removed.
 
     Returns:

@@ -36,13 +36,14 @@ from adapt.support.schema import END_FILE
 from adapt.terminal.console import log
 
 _PAUSE_S = 3.0
-"""Shortest time between two passes over the stage's files [s]."""
+"""Minimum time between two passes over the stage's files [s]."""
 _SHARE = 0.1
-"""Largest share of the stage's time for passes. A pass looks for changed files, uploads them and deletes objects."""
+"""Maximum share of the stage's time that passes may take. A pass looks for changed files, uploads them and deletes
+objects."""
 _SMALL = 2**20
-"""Largest size of a file that is uploaded while it still changes [bytes]. Larger files must first stay unchanged."""
+"""Maximum size of a file that is uploaded while it still changes [bytes]. Larger files must first stay unchanged."""
 _GRACE_S = 30.0
-"""Longest wait for the store after the stage has failed [s]."""
+"""Maximum wait for the store after the stage has failed [s]."""
 _THREADS = 8
 _STATE_FILE = ".uploads.json"
 """File in the stage's folder with the ETag of each uploaded file, and its stamp (size, times and inode)."""
@@ -105,7 +106,7 @@ class Uploads:
         self._lease.note(CopyState(self._mirror.id, self.run if is_whole else last.whole, self.run))
 
     def _copy(self, run: str) -> None:
-        """Replaces the folder by the files of a run, all at once."""
+        """Replaces the folder with the files of a run, all at once."""
         begin = f"{self._name}/{run}/"
         listed = self._bucket.objects(begin) if run else {}
         if listed:
@@ -163,7 +164,7 @@ class Uploads:
         Args:
             is_growing: whether files may still be written. A large file is then uploaded only if it has not changed
                 since the previous pass.
-            longest_wait_s: longest wait for the end of a pass in another thread [s]; -1 for no limit.
+            longest_wait_s: maximum wait for the end of a pass in another thread [s]; -1 for no limit.
 
         Raises:
             StorageError: an object cannot be written, or another process has taken the lease over.

@@ -170,7 +170,7 @@ def changed_files(folder: Path, digests: Mapping[str, str]) -> list[str]:
 
 
 NAMED = 3
-"""Largest number of files that a message names."""
+"""Maximum number of files that a message names."""
 
 
 def named_faults(faults: list[str]) -> str:

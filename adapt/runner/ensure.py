@@ -221,22 +221,23 @@ class Work:
     total: int = 0
     """Number of stages to run, for log lines such as `2 of 5 stages are finished`. At 0, these lines are omitted."""
     is_given_up: bool = False
-    """Whether a signal interrupted the stages. Failures are then not logged, because the end of Ray causes them."""
+    """Whether a signal interrupted the stages. Failures are then not logged, because the shutdown of Ray causes
+    them."""
 
 
 def ensure_all(stages: Sequence[Stage[Any]], store: Store, capacity: Capacity | None, most: int) -> list[Record]:
     """Runs all unfinished stages and their inputs, and returns the records of `stages`.
 
-    If a stage fails, the stages that depend on it are left out, and all others still run.
+    If a stage fails, the stages that depend on it are skipped, and all other stages still run.
 
     Args:
         stages: stages to finish. A stage may occur several times.
         store: storage of the stages' folders.
         capacity: resources that stages running at the same time may use together. None for no limit.
-        most: largest number of stages that run at the same time.
+        most: maximum number of stages that run at the same time.
 
     Raises:
-        AdaptError: a stage failed. If several failed, the error has their number and the message of the first.
+        AdaptError: a stage failed. If several failed, the error has their number and the message of the first failure.
     """
     work = Work([], {})
     add_stages(work, stages, store)
@@ -336,7 +337,7 @@ def _failure(work: Work) -> BaseException:
     """Returns the error that reports the failed stages.
 
     If one stage failed, this is the error of that stage. If several stages failed, the error has their number and the
-    message of the first. A first error that is not an AdaptError is returned unchanged.
+    message of the first failure. If the first error is not an AdaptError, it is returned unchanged.
     """
     first, *others = work.failed.values()
     if not others or not isinstance(first, AdaptError):

@@ -139,7 +139,7 @@ def remove_asides(folder: Path) -> None:
 
 @contextmanager
 def storage_errors(path: Path | str) -> Iterator[None]:
-    """Turns an operating system's error while writing into a StorageError that names the folder and the fix."""
+    """Converts errors of the operating system during writes into a StorageError that names the folder and the fix."""
     try:
         yield
     except OSError as error:
@@ -181,7 +181,7 @@ def storage_error(error: OSError, path: Path | str) -> StorageError | None:
 def _other_file(error: OSError, path: Path) -> Path | None:
     """Returns the file that an error names, if this file is not in the folder of `path`.
 
-    Returns None if the error names no file or a folder above `path`.
+    Returns None if the error names no file, or names a folder above `path`.
     """
     if not isinstance(error.filename, str | bytes | os.PathLike):
         return None

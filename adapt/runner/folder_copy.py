@@ -79,10 +79,10 @@ class Home(Protocol):
         """Writes a part of a file to a temporary copy next to the file. `name` is the name of the temporary copy."""
 
     def finish(self, file: str, name: str, stamp: Stamp) -> None:
-        """Replaces a file by its temporary copy `name`."""
+        """Replaces a file with its temporary copy `name`."""
 
     def extend(self, file: str, offset: int, part: bytes, crc: int, stamp: Stamp) -> None:
-        """Replaces the part of a file from `offset` to its end."""
+        """Overwrites a file with `part`, from `offset` to the file's end."""
 
     def remove(self, file: str) -> None:
         """Removes a file, if the file exists."""
@@ -236,7 +236,7 @@ class FolderCopy:
         self._is_begun = False
 
     def begin(self) -> None:
-        """Copies the stage's inputs to this node, and removes files of earlier attempts. Later calls only wait for it.
+        """Copies the stage's inputs to this node and removes files of earlier attempts. Later calls wait for the first.
 
         Raises:
             StageError: a file of an input is missing or has changed.
@@ -348,7 +348,7 @@ class FolderCopy:
             os.utime(aside, ns=(stamp.mtime_ns, stamp.mtime_ns))
 
     def send(self) -> None:
-        """Sends new and changed files to the home node, oldest first, and removes files there that this node removed.
+        """Sends new and changed files to the home node, oldest first. Removes files there that were removed here.
 
         Raises:
             StorageError: the home node cannot write the files.

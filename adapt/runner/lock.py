@@ -134,11 +134,11 @@ _RENEW_S = 15.0
 """Time between two renewals [s]."""
 _POLL_S = 1.0
 _FREE_BYTES = 64
-"""Largest size of a free lease's object [bytes]. The object of a held lease is larger."""
+"""Maximum size of a free lease's object [bytes]. The object of a held lease is larger."""
 
 
 def is_held_by(listed: StoredObject) -> bool:
-    """Returns whether a process holds a lease from a listing of the bucket now, by the store's clocks."""
+    """Returns whether a lease in a listing of the bucket is held now, according to the store's clocks."""
     return listed.size > _FREE_BYTES and listed.age_s < LEASE_S
 
 
@@ -162,7 +162,7 @@ class Lease:
         etag: ETag of the object.
         content: content of the object.
         progress: where the previous holder of the lease left the newest files of the stage.
-        is_restart: whether the previous holder was a process on this machine, which has ended.
+        is_restart: whether the previous holder was a process on this machine that has ended.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class Lease:
                 )
 
     def _write(self, body: bytes) -> None:
-        """Replaces the lease's object, or marks the lease as lost."""
+        """Replaces the lease's object. Marks the lease as lost if another process replaced or deleted the object."""
         for _ in range(2):
             try:
                 self._etag = self._bucket.put(self._name, body, self._etag)

@@ -6,7 +6,7 @@ The objects below `s3://BUCKET/PREFIX` are:
 - `packs/records`: copies of many records, which a new machine reads in one request.
 - `leases/KIND/KEY.json`: the lease of a stage (`adapt.runner.lock`).
 - `KIND/NAME-KEY/RUN/...`: the files of a stage. `adapt.runner.claim` writes them while the stage runs. Each run of
-  the stage has a separate folder. The record names the valid folder; without a record, the lease does.
+  the stage has a separate folder. The record names the valid folder; if there is no record, the lease names it.
 - `logs/KIND/NAME-KEY.jsonl` and `reports/...`: as in a storage root that is a folder.
 
 The local copy is the folder `CACHE/dontstop-buckets/HOST/BUCKET+PREFIX`, so any path in it names its bucket.
@@ -52,7 +52,7 @@ _SLACK = 0.01
 """Amount of copied data, as a share of the limit, after which the size of the local copy is measured again."""
 TEXTS = (".json", ".jsonl", ".md", ".txt", ".csv", ".html", ".svg")
 _LARGEST_TEXT = 64 * 2**20
-"""Largest size of a text file that is copied from the bucket to display results [bytes]."""
+"""Maximum size of a text file that is copied from the bucket to display results [bytes]."""
 
 
 def mirror_folder(url: str, cache_folder: str, cache_gb: float | None = None) -> Path:
@@ -61,7 +61,7 @@ def mirror_folder(url: str, cache_folder: str, cache_gb: float | None = None) ->
     Args:
         url: the storage root.
         cache_folder: folder for all local copies.
-        cache_gb: largest size of the local copy [GB]. None for 80% of the disk. The limit applies until this process
+        cache_gb: maximum size of the local copy [GB]. None for 80% of the disk. The limit applies until this process
             ends.
 
     Raises:
@@ -94,7 +94,7 @@ def mirrors_in_use() -> list["Mirror"]:
 
 
 def mirror_at(path: Path) -> "Mirror | None":
-    """Returns the local copy of a bucket that contains a path. Returns None for paths outside of local copies."""
+    """Returns the local copy that contains a path. Returns None for paths outside of local copies of buckets."""
     if FOLDER not in path.parts:
         return None
     end = len(path.parts) - path.parts[::-1].index(FOLDER) + 2
@@ -163,7 +163,8 @@ class Mirror:
     def __init__(self, root: Path, bucket: S3Bucket) -> None:
         self.root, self.bucket, self.records = root, bucket, BucketRecords(root, bucket)
         self.cache_gb: float | None = None
-        """Largest size of the local copy [GB]. Above it, finished stages lose files. None for 80% of the disk."""
+        """Maximum size of the local copy [GB]. Above it, files of finished stages are removed. None for 80% of the
+        disk."""
         self._lock = threading.RLock()
         self._leases: tuple[float, set[str]] = (-FRESH_S, set())
         """Time at which the leases were last listed, and the names of the held leases."""

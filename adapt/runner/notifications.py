@@ -1,4 +1,4 @@
-"""Sends messages to a webhook when a job, a chain or a search ends. Runs do not wait, because threads send them."""
+"""Sends messages to a webhook when a job, a chain or a search ends. Sends them in threads, so that runs do not wait."""
 
 import atexit
 import json
@@ -26,7 +26,7 @@ as long as the pause before."""
 ANSWER_S = 10.0
 """Time that the receiver has to answer an attempt [s]."""
 AT_THE_END_S = 20.0
-"""Longest time that the end of a process waits for messages that are not sent yet [s]."""
+"""Maximum time that a process waits, when it ends, for messages that are not sent yet [s]."""
 WORDS: Mapping[Event, str] = {
     "finish": "finished",
     "failure": "failed",
@@ -119,7 +119,7 @@ def wait_until_sent(seconds: float = AT_THE_END_S) -> None:
     """Waits for a limited time until every message is sent or has finally failed.
 
     Args:
-        seconds: the longest time to wait.
+        seconds: maximum time to wait.
     """
     end = time.monotonic() + seconds
     while _sending:

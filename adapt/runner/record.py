@@ -132,8 +132,8 @@ def plain_values(result: Any) -> dict[str, Any]:
 def read_result(kind: type[R], record: Record) -> R:
     """Reads the result of a stage from its record.
 
-    A class of results whose fields have changed has a class method `of_earlier`. It converts the metrics of a record
-    of any version to the present fields.
+    A class of results whose fields have changed has a class method `of_earlier`. It converts the metrics of a record of
+    any version to the current fields.
 
     Raises:
         StageError: the record's metrics are not a result of this class.

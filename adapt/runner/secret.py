@@ -18,7 +18,7 @@ from adapt.terminal.console import log
 VARIABLE = "DONTSTOP_KEY"
 """Environment variable with a key that is used instead of the key file."""
 _FEWEST = 16
-"""Smallest length of a key [characters]."""
+"""Minimum length of a key [characters]."""
 
 
 @dataclass(frozen=True)

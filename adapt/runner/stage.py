@@ -271,12 +271,12 @@ def inputs_first(
     skips: Callable[[Stage[Any]], bool],
     below: Callable[[Stage[Any]], Iterable[Stage[Any]]] = lambda stage: stage.inputs.values(),
 ) -> Iterator[Stage[Any]]:
-    """Yields stages and their inputs, inputs first. To yield each stage once, `skips` must be true for known stages.
+    """Yields stages and their inputs, inputs first. Yields each stage once if `skips` is true for yielded stages.
 
     Args:
         stages: stages at which the search begins.
-        skips: function that returns whether a stage is left out, with the inputs that no other stage needs. It is
-            called when the search reaches the stage, after earlier stages were yielded.
+        skips: function that returns whether to leave out a stage, together with the inputs that no other stage needs.
+            It is called when the search reaches the stage, after earlier stages were yielded.
         below: function that returns the stages that must be yielded before a stage. By default, its inputs.
     """
     waiting = [(stage, False) for stage in reversed(list(stages))]

@@ -1,14 +1,14 @@
 """Chooses documents from a pool. Each selection except the last narrows the pool, and the last fills the budget.
 
 A process reads one item (part of the pool) at a time. It discards a document if better documents of the item already
-reach the limits on held texts (`Room`), or if the document is worse than the worst document that was held when the item
-was started. The result does not depend on which process reads which item, and few documents of a large pool are sent
-between processes.
+reach the limits on held texts (`Room`), or if the document is worse than the worst document that the calling process
+held when the item was started. The result does not depend on which process reads which item, and few documents of a
+large pool are sent between processes.
 
-Near copies are taken only once. Each text is compared with the texts taken before it, by the rules of stage `dedup`:
-two texts are copies if they are equal after normalisation, or if the estimated Jaccard similarity of their shingles,
-found by bands of MinHash signatures, reaches the threshold. Texts are taken in order of score, so the best of several
-copies is kept.
+Of several near copies, only one is taken. Each text is compared with the texts taken before it, by the rules of stage
+`dedup`: two texts are copies if they are equal after normalisation, or if the estimated Jaccard similarity of their
+shingles, found by bands of MinHash signatures, reaches the threshold. Texts are taken in order of score, so the best of
+several copies is kept.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ TOLD_AFTER = 1_000_000
 
 
 class Ranked(NamedTuple):
-    """A candidate document. Candidates sort by score in rising order."""
+    """A candidate document. Candidates sort by score in ascending order."""
 
     score: float
     before: int
@@ -58,7 +58,7 @@ class Best:
     room: Room
     floor: Ranked | None = None
     """Worst document that the calling process holds, if its held documents already reach the limits. Worse documents
-    are not added. None if the limits are not reached there."""
+    are not added. None if that process has not reached the limits."""
     held: list[Ranked] = field(default_factory=list)
     """Held documents as a heap, with the worst document first."""
     characters: int = 0
@@ -142,7 +142,7 @@ def permitted_ids(selection: Selection, pool: DocumentPool, target: Sequence[str
 class FindBest:
     """Finds the best documents of an item, the part of the pool that one process reads.
 
-    The argument `hint` is the worst document that was held when the item was started.
+    The argument `hint` is the worst document that the calling process held when the item was started.
     """
 
     selection: Selection
@@ -230,7 +230,7 @@ def random_draw(seed: int, stream: int) -> Random:
 
 
 def sampled(pool: DocumentPool, count: int, seed: int, stream: int) -> "list[Document]":
-    """Returns `count` random documents in the pool's order, or all documents if there are fewer, in one pass.
+    """Reads the pool once, and returns `count` random documents (all if there are fewer) in the pool's order.
 
     Args:
         pool: the documents to choose from.
@@ -286,7 +286,7 @@ SPARE = 1.2
 """Text held in memory, as a multiple of the budget. It is above 1, because near copies among the held texts are not
 taken."""
 HELD = 2_000_000
-"""Smallest amount of text held in memory [characters], so that small selections seldom need to read the pool again."""
+"""Minimum amount of text held in memory [characters], so that small selections seldom need to read the pool again."""
 CHARACTERS = 6
 """Assumed upper limit of the mean token length [characters]. If tokens are longer, the pool is read again, and more
 texts are held."""
@@ -317,7 +317,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Taken:
-    """A taken document, with its score and number of tokens."""
+    """A selected document, with its score and number of tokens."""
 
     document: "Document"
     score: float
@@ -337,7 +337,7 @@ class Choice:
     """The result of choosing documents."""
 
     taken: list[Taken]
-    """Taken documents, with the highest score first."""
+    """Selected documents, with the highest score first."""
     near: int
     """Number of documents that were skipped because they copy a document with a higher score."""
     is_full: bool
@@ -349,7 +349,7 @@ class Choice:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens of all taken documents."""
+        """Number of tokens of all selected documents."""
         return sum(document.tokens for document in self.taken)
 
 
@@ -361,7 +361,7 @@ def choose(
     alike: DuplicateRule,
     count: CountTokens,
 ) -> Choice:
-    """Chooses documents of a pool.
+    """Chooses documents from a pool.
 
     Args:
         selections: the selections in order. Each selection, except the last one, passes its best documents on to the

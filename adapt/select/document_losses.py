@@ -30,7 +30,7 @@ class DocumentLosses:
     Args:
         pretrained: the model.
         config: configuration of the job, for the objective.
-        most: largest number of tokens of a text; longer texts are truncated.
+        most: maximum number of tokens of a text; longer texts are truncated.
     """
 
     def __init__(self, pretrained: Pretrained, config: Config, most: int) -> None:

@@ -14,8 +14,7 @@ from threadpoolctl import threadpool_limits
 from adapt.select.grams import Grams, KnownGrams, chunks, gram_chunks, grams, norms_of, windows
 
 MOST_WINDOWS = 4
-"""Largest number of training windows per text. If a text has more windows, this many of them are taken, at even
-distances."""
+"""Maximum number of training windows per text. If a text has more windows, this many evenly spaced windows are used."""
 MOST_STEPS, TOLERANCE = 1000, 1e-5
 
 
@@ -49,7 +48,7 @@ def window_matrix(
         known: grams to keep; None keeps all.
 
     Returns:
-        Rows, float64 [windows, buckets], and the index of each row's text in rising order, int64 [windows].
+        Rows, float64 [windows, buckets], and the index of each row's text in ascending order, int64 [windows].
     """
     parts, owners, first = [gram_rows(grams([], longest, buckets), buckets)], [np.zeros(0, np.int64)], 0
     for some in chunks(texts, len):
@@ -57,7 +56,7 @@ def window_matrix(
         counts = np.bincount(found.texts)[found.texts]
         places = np.arange(len(found.texts)) - np.searchsorted(found.texts, found.texts)
         begins, ends = ((2 * (places + n) * MOST_WINDOWS + counts) // (2 * counts) for n in (0, 1))
-        # takes at most MOST_WINDOWS windows per text, at even distances
+        # takes at most MOST_WINDOWS evenly spaced windows per text
         taken = (counts <= MOST_WINDOWS) | (begins != ends)
         parts.append(gram_rows(found.grams, buckets)[np.flatnonzero(taken)])
         owners.append(found.texts[taken] + first)
@@ -69,7 +68,7 @@ def equal_text_weights(owners: np.ndarray) -> np.ndarray:
     """Returns weights of windows that add up to 1 for each text, float64 [windows].
 
     Args:
-        owners: index of each window's text, in rising order from 0, int64 [windows].
+        owners: index of each window's text, in ascending order from 0, int64 [windows].
     """
     weights: np.ndarray = 1.0 / np.bincount(owners)[owners] if len(owners) else np.zeros(0)
     return weights

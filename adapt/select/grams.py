@@ -26,7 +26,7 @@ class KnownGrams:
     """The distinct grams of some texts, which can be searched in other texts."""
 
     hashes: np.ndarray
-    """Hashes of the grams in rising order, uint64."""
+    """Hashes of the grams in ascending order, uint64."""
 
     @classmethod
     def of(cls, texts: Iterable[str], longest: int) -> "KnownGrams":
@@ -55,7 +55,10 @@ class KnownGrams:
         found[places[self.hashes[places] == maybe]] = True
 
     def only(self, found: np.ndarray) -> "KnownGrams":
-        """Returns only those grams for which `found`, bool [known], is True."""
+        """Returns a new object with only those grams for which `found` is True.
+
+        `found` has one value per known gram: bool [known].
+        """
         return KnownGrams(self.hashes[found])
 
     def have(self, hashes: np.ndarray) -> np.ndarray:
@@ -103,7 +106,7 @@ def hashes_of_runs(hashes: np.ndarray, owners: np.ndarray, longest: int) -> tupl
 
 
 Buckets = Annotated[int, Field(gt=0, le=2**32)]
-"""Type of a number of buckets."""
+"""Integer type for numbers of buckets, from 1 to 2^32."""
 WINDOW = 10
 """Approximate length of a window [words]. A longer text is cut into windows of equal length."""
 UNIT = 2**30
@@ -178,7 +181,7 @@ class Windows(NamedTuple):
     grams: Grams
     """Grams of all windows. In this object, `owners` has the index of each gram's window instead of its text."""
     texts: np.ndarray
-    """Index of each window's text in rising order, int64 [windows]. Every text has a window, even a text without
+    """Index of each window's text in ascending order, int64 [windows]. Every text has a window, even a text without
     words."""
 
     def means(self, values: np.ndarray) -> np.ndarray:
@@ -285,7 +288,7 @@ def equal_shares(found: Grams, buckets: int) -> np.ndarray:
 T = TypeVar("T")
 MOST_TEXTS = 512
 MOST_CHARACTERS = 500_000
-"""Largest number of characters in a chunk of several texts. Hashes, positions and shingles take about 50 bytes per
+"""Maximum number of characters in a chunk of several texts. Hashes, positions and shingles take about 50 bytes per
 character."""
 
 

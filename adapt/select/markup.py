@@ -1,4 +1,4 @@
-"""Finds and removes markers of a target that a pool lacks: brackets around entities, tags, placeholders.
+"""Finds and removes markers that a target contains and a pool lacks: brackets around entities, tags, placeholders.
 
 A task's text may mark what the label is about, such as `<< gefitinib >>` or `@GENE$`. Documents of a pool have no such
 markers. If texts were compared with their markers, for example by the mean of token embeddings, the comparison would
@@ -36,7 +36,7 @@ _SPACES = re.compile(" {2,}")
 
 @dataclass(frozen=True)
 class Mark:
-    """A marker or word of a target that the pool lacks."""
+    """A marker or word that is frequent in a target and rare in the pool."""
 
     text: str
     share: float
@@ -73,7 +73,7 @@ def without_marks(texts: Iterable[str], marks: Iterable[Mark]) -> list[str]:
 
     Args:
         texts: the texts.
-        marks: markers to remove; words among them are ignored.
+        marks: results of `foreign_marks`. Only the markers are removed, not the words.
     """
     signs = {mark.text for mark in marks if not mark.is_word}
     if not signs:

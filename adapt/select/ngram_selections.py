@@ -193,7 +193,7 @@ NEGATIVE = 2
 """Number of the random stream (see `draws_at`) with which the negative texts are drawn."""
 FEWEST = 2
 SMALLEST = 1.0
-"""Lower limit of the norm of a window's n-gram counts, so that a window without n-grams does not divide by 0."""
+"""Lower limit of the norm of a window's n-gram counts. It avoids a division by 0 for windows without n-grams."""
 
 
 @dataclass(frozen=True)

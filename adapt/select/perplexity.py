@@ -35,7 +35,7 @@ BAND, WITHIN = 3, 4
 """Numbers of random streams (see `draws_at`). BAND draws the documents on which the ends of the band are estimated, and
 WITHIN draws documents from the band."""
 FEWEST = 16
-"""Smallest divisor for the mean of a document's loss differences, even with fewer predictions."""
+"""Minimum divisor for the mean of a document's loss differences, used if the document has fewer predictions."""
 AT_ONCE = 256
 """Number of documents that are tokenized and sorted by length together."""
 
@@ -54,7 +54,7 @@ class PerplexityOptions:
     """Hugging Face id or folder of a model that was not adapted to the target. The reference must have the same
     tokenizer as model.path, the adapted model. null selects by a band of losses."""
     max_tokens: PositiveInt = 512
-    """Largest number of tokens of a document that are scored. Longer documents are truncated."""
+    """Maximum number of tokens per document that are scored. Longer documents are truncated."""
 
 
 class ByPerplexity(Selection):
@@ -66,7 +66,7 @@ class ByPerplexity(Selection):
     Options = PerplexityOptions
 
     def what(self) -> dict[str, Any]:
-        """Returns the options. In place of the reference's path, a boolean says whether it is set.
+        """Returns the options. The path of the reference is replaced by a boolean: whether a reference is set.
 
         The content of the reference is a separate part of the stage's key.
         """

@@ -2,7 +2,7 @@
 
 Documents that contain text of evaluation sets or held-out text are removed. Held-out text is recognised in two ways: by
 a hash of each document, as in other stages, and by its runs of words, as for evaluation text. So near copies and large
-parts of held-out text are removed too. This takes about 30 bytes of memory per word of measured text.
+parts of held-out text are removed too. This takes about 30 bytes of memory per word of the held-out text.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -90,8 +90,8 @@ class Pool:
 
         Args:
             function: called in the processes that read. The function and its results must be picklable.
-            on_device: whether the function needs a GPU, if the cluster has one. The process is then kept, with the
-                models it has loaded.
+            on_device: whether the function needs a GPU, if the cluster has one. The process then stays alive and keeps
+                the models that it has loaded.
         """
         return self.visit(Whole(function), on_device=on_device, purpose="learning from the pool")
 

@@ -98,8 +98,8 @@ class DocumentPool(Protocol):
 
         Args:
             function: called in the processes that read. The function and its results must be picklable.
-            on_device: whether the function needs a GPU, if the cluster has one. The process is then kept, with the
-                models it has loaded.
+            on_device: whether the function needs a GPU, if the cluster has one. The process then stays alive and keeps
+                the models that it has loaded.
         """
 
     def visit(
@@ -190,10 +190,10 @@ class Selection(ABC):
         """
 
     def look_for(self, room: Room, per_text: int | None) -> Offer:
-        """Prepares the next pass of scoring. Selections that search an index for documents do this here.
+        """Prepares the next pass of scoring. Selections that use an index search it in this method.
 
         Args:
-          room: limits on the number of documents with the highest scores that will be held.
+          room: limits on the documents that will be held in memory, which are those with the highest scores.
           per_text: number of documents per target text. None if the budget is set in another way.
 
         Raises:

@@ -36,15 +36,15 @@ NGRAM, BUCKETS = 2, 10_000
 FEATURES = 2**18
 """Number of buckets into which the features of the new classifier are hashed."""
 MOST = 4000
-"""Largest number of texts of each of the two sets that the new classifier separates."""
+"""Maximum number of texts that the new classifier uses from each of the two sets."""
 FEWEST = 8
 EXCERPT = 400
-"""Largest number of characters of a text that is shown as an example."""
+"""Maximum number of characters that are shown of an example text."""
 
 
 @dataclass(frozen=True)
 class TakenExample:
-    """A taken document as an example, with the most similar text of the target."""
+    """A selected document as an example, with the most similar text of the target."""
 
     rank: int
     """Rank of the document, from 1."""
@@ -142,13 +142,13 @@ def distinct_shares(samples: Sequence[Sequence[str]]) -> list[float]:
 
 
 def examples(taken: Sequence[str], scores: Sequence[float], target: Sequence[str], count: int) -> list[TakenExample]:
-    """Returns examples of the taken documents.
+    """Returns examples of the selected documents.
 
     One half of the examples are the best documents. The other half is spread evenly over the ranking.
 
     Args:
-      taken: taken documents, with the best document first.
-      scores: scores of the taken documents.
+      taken: selected documents, with the best document first.
+      scores: scores of the selected documents.
       target: texts of the target.
       count: number of examples. If there are fewer documents, all are returned.
     """
@@ -181,17 +181,17 @@ def _pairs(texts: Sequence[str]) -> np.ndarray:
 
 DIMENSIONS = 50
 SAMPLE, CHARACTERS = 1000, 2000
-"""Largest number of texts per set that get a vector, and number of characters that are read from each text."""
+"""Maximum number of texts per set that get a vector, and number of characters that are read from each text."""
 WORDS = 20_000
 """Size of the vocabulary: the most frequent words that occur in at least two texts."""
 MAPPED = 200
-"""Largest number of texts per set that are shown on the map."""
+"""Maximum number of texts per set that are shown on the map."""
 NEIGHBOURS = 30
 """Perplexity of t-SNE: approximate number of neighbours that determine a text's position on the map."""
 STEPS = 500
 """Number of optimization steps of the map."""
 FEWEST_VECTORS = 12
-"""Smallest number of texts for which vectors are computed."""
+"""Minimum number of texts for which vectors are computed."""
 
 
 def word_vectors(samples: Mapping[str, Sequence[str]], seed: int) -> dict[str, np.ndarray]:

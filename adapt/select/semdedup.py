@@ -160,7 +160,7 @@ def centres_of(sample: np.ndarray, clusters: int, seed: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Assign:
-    """Finds the nearest centre of each vector of a part: the first one if several are equally near."""
+    """Finds the nearest centre of each vector of a part. If several centres are equally near, it takes the first."""
 
     folder: Path
     centres: np.ndarray

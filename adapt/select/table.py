@@ -66,7 +66,7 @@ def steps_of(config: Config) -> tuple[SelectionStep, ...]:
     Options come from the section with the selection's name; options in the list take precedence.
 
     Raises:
-        ConfigError: `select.kind` is an empty list, or an entry is not a name with options; or for the reasons given at
+        ConfigError: `select.kind` is an empty list, or an entry is not a name with options; or in the cases listed at
             `selection_of`.
     """
     kind = config.select.kind

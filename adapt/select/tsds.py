@@ -15,8 +15,8 @@ term spreads this mass in proportion to 1 / rho, so that near copies, whose dens
 single document in their place would get.
 
 If the maximum is 1 / (M level), the cheapest plan fills the nearest documents of each text up to their limit, 1 / (M
-level rho_j), and gives the rest to the next document. When the level rises, the mean distance to which a text gives its
-mass grows at the rate S / level^2 with
+level rho_j), and gives the rest to the next document. When the level rises, the mean distance over which the mass of a
+text is moved grows at the rate S / level^2 with
 
     S = sum_k (d_next - d_k) / rho_k    over the full documents k
 
@@ -48,13 +48,13 @@ class Surroundings:
     """The nearest documents of each target text, the nearest first [texts, k]."""
 
     distances: np.ndarray
-    """Distances of the documents in rising order, float64 [texts, k]. Infinite where no document was found."""
+    """Distances of the documents in ascending order, float64 [texts, k]. Infinite where no document was found."""
     shares: np.ndarray
     """Reciprocal of the density around each document, float64 [texts, k]. 0 where no document was found."""
 
     @cached_property
     def reach(self) -> np.ndarray:
-        """Level of the transport plan from which each document can take no more mass from a text [texts, k]."""
+        """For each text and document, the level of the plan from which the document takes no more mass [texts, k]."""
         return np.cumsum(self.shares, axis=1)
 
     @cached_property
@@ -65,11 +65,11 @@ class Surroundings:
 
     @cached_property
     def levels(self) -> np.ndarray:
-        """Levels of the transport plan from which some document can take no more mass, in rising order."""
+        """Levels of the transport plan from which some document can take no more mass, in ascending order."""
         return np.unique(self.reach[np.isfinite(self.distances)])
 
     def are_used_up(self, level: float) -> np.ndarray:
-        """Returns whether all documents of each text are full at a level, so that more documents are needed [texts]."""
+        """Returns, for each text, whether all its documents are full at a level and more are needed: bool [texts]."""
         used: np.ndarray = _at(self.reach, self.last) <= level
         return used
 
@@ -171,9 +171,9 @@ class TsdsOptions:
     """Distance below which documents count as near copies. Near copies share the mass of a single document. 0 turns
     this off."""
     neighbours: PositiveInt = 5000
-    """Largest number of documents that receive mass from one text."""
+    """Maximum number of documents that receive mass from one text."""
     density_neighbours: PositiveInt = 1000
-    """Largest number of neighbours that count for the density around a document."""
+    """Maximum number of neighbours that are included in the density around a document."""
 
 
 class TransportMass(Selection):
@@ -192,7 +192,7 @@ class TransportMass(Selection):
         """Opens the index of the pool and reads the target's vectors.
 
         Raises:
-            DataError: for the reasons given at `NearestDocuments` and `target_rows`.
+            DataError: in the cases listed at `NearestDocuments` and `target_rows`.
         """
         self._near, self._target = NearestDocuments(given), target_rows(given)
         assert given.vectors is not None

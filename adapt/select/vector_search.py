@@ -208,7 +208,7 @@ class NearestNeighbours(Selection):
         """Opens the index of the pool and reads the target's vectors.
 
         Raises:
-            DataError: for the reasons given at `NearestDocuments` and `target_rows`.
+            DataError: in the cases listed at `NearestDocuments` and `target_rows`.
         """
         self._near, self._target = NearestDocuments(given), target_rows(given)
 

@@ -188,7 +188,7 @@ METRICS = {"macro_f1": "macro-F1", "micro_f1": "micro-F1", "accuracy": "accuracy
 """Names of metrics in shown results, keyed by their names in configurations."""
 
 TRANSDUCTIVE = " († transductive: pre-training has read the text of dev and test)"
-"""Text added to the titles of results of models that were trained on the text of dev and test."""
+"""Text added to the titles of results of models that were trained on the text of the dev and test splits."""
 
 
 def formatted(value: Any, form: str) -> str:

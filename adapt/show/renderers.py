@@ -105,7 +105,7 @@ def _longest(column: Sequence[str]) -> int:
 
 
 def _least(column: Sequence[str], of_words: bool) -> int:
-    """Returns the minimum width of a column that breaks no words or, in columns of numbers, no numbers."""
+    """Returns the minimum width at which a column breaks no words or, if it is a column of numbers, no numbers."""
     heading, *cells = column
     pieces = [piece for text in cells for piece in (text.split() if of_words else text.split("\n"))]
     return min(LONGEST_WORD, max((Text(piece).cell_len for piece in [*heading.split(), *pieces]), default=0))

@@ -23,5 +23,5 @@
 - `sequence_matrices`: collects scores and losses of each model of a sequence on each domain.
 - `domain_sequence`: combines the measurements of a whole sequence of domains.
 - `vocabulary_stages`: measures how words are split into tokens, and adds, removes or replaces tokens of models.
-- `add_head`: gives an encoder a new head for masked tokens, or changes the initial model in other ways.
+- `add_head`: adds a new masked-language-model head to an encoder, or changes the initial model in other ways.
 """

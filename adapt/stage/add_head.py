@@ -28,7 +28,7 @@ class Headed(OneModel):
     """Result of adding a head to a model. The stage's folder contains the model with its new head."""
 
     new_parameters: int
-    """Number of parameters of the new head, without the token embeddings. The head's last layer shares these."""
+    """Number of parameters of the new head, not counting the token embeddings that its last layer shares."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Shows the size of the new head, and the model's folder."""
@@ -96,7 +96,7 @@ class Redrawn(OneModel):
     new_parameters: int
     """Number of parameters with new values, including the parameters of a pooler."""
     transductive: bool = False
-    """Whether the model was trained before on the text of dev or test examples."""
+    """Whether the model had already been trained on the text of dev or test examples."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Shows the number of layers and parameters, and the model's folder."""
@@ -161,7 +161,7 @@ class RedrawTop(Stage[Redrawn]):
 
 @dataclass(frozen=True, eq=False)
 class TurnDecoder(Stage[Turned]):
-    """Converts a decoder to an encoder by `is_causal: false` in its config.json (LLM2Vec, arXiv 2404.05961)."""
+    """Converts a decoder to an encoder by setting `is_causal: false` in config.json (LLM2Vec, arXiv 2404.05961)."""
 
     kind = "turned"
     takes = ONE_CPU

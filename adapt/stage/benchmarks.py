@@ -2,7 +2,7 @@
 
 - `benchmark`: scores a model on tasks of lm-evaluation-harness and MTEB.
 - `leaks`: finds the items of these tasks in the text that the model was trained on.
-- `benchmarks`: compares several models, paired by item, over seeds, and without leaked items.
+- `benchmarks`: compares several models by paired differences per item, combines seeds, and leaves out leaked items.
 """
 
 import json
@@ -34,7 +34,7 @@ from adapt.support.errors import ConfigError
 from adapt.train.capacity.device import task_needs
 
 LEAKS_FILE = "leaks.json"
-"""JSON file with the indices of each task's items that the training text contains; null if this is not known."""
+"""JSON file with the indices of the items of each task that occur in the training text; null if this is not known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class Benchmark(Stage[Benchmarked]):
     mteb: MtebTasks | None
     """Tasks of MTEB. None if no such task is configured."""
     vectors: SentenceVectors | None
-    """How the model makes sentence vectors. None if no task of MTEB is configured."""
+    """Settings with which the model computes sentence vectors. None if no task of MTEB is configured."""
 
     @classmethod
     def of(cls, context: Context, label: str) -> "Benchmark | None":
@@ -90,7 +90,7 @@ class Benchmark(Stage[Benchmarked]):
         return cls(f"{config.name}-{label}", config, context.start, harness, mteb, vectors)
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model, the tasks with their files, and the settings for making vectors."""
+        """Returns the model, the tasks with their files, and the settings for computing vectors."""
         return {
             "model": self.start.digest,
             **({"harness": self.harness.what()} if self.harness else {}),
@@ -159,7 +159,7 @@ class FindLeaks(Stage[LeaksFound]):
     """Stage that scored the model. Its folder contains the texts of the tasks' items."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model, and the settings that decide whether the text contains an item."""
+        """Returns the model, and the settings by which an item counts as contained in the text."""
         corpus = self.config.corpus
         return {
             "model": self.start.digest,

@@ -78,7 +78,7 @@ def _recorded(record: Record) -> Spending:
 
 
 def hours_of(stage: Stage[Any], store: Store) -> float | None:
-    """Returns the device-hours that a stage has taken or is expected to take; None if they are not known.
+    """Returns the device-hours that a stage has taken or is expected to take, or None if they are unknown.
 
     The device-hours of a finished stage are read from its record. The device-hours of an unfinished training run are
     forecast. Other stages that use devices are assumed to take the mean time of the finished stages of their kind.
@@ -222,7 +222,7 @@ class Ledger:
                 (folder / END_FILE).touch()
 
     def error(self, cause: AdaptError) -> BudgetError:
-        """Returns an error that says that the budget was reached. It replaces the errors of the ended stages."""
+        """Returns the error for a reached budget, which is raised in place of the errors of the ended stages."""
         compared = _limited(self.resources.budget, self.spent())
         said = " and ".join(f"{form.format(value)} of {limit:g}" for value, limit, form in compared)
         where = f": {cause.what}" if isinstance(cause, BudgetError) else ""

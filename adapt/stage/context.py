@@ -78,7 +78,7 @@ class Context:
     manifests: dict[str, Manifest] = field(default_factory=dict)
     """Files of each corpus with digests. The key is the corpus's configuration, so that each corpus is listed once."""
     made: Mapping[str, Start] = field(default_factory=dict)
-    """Models made by stages of the same chain, keyed by their path in `comparison.models` and `merge.models`."""
+    """Models made by stages of the same chain, keyed by the path that `comparison.models` or `merge.models` names."""
     selected: "Select | None" = None
     """Selection that a stage of the same chain makes. A job that trains reads the selected documents. A job that
     selects documents itself selects the same number of tokens as this selection."""
@@ -148,7 +148,7 @@ class Context:
 
     @property
     def vectors(self) -> SentenceVectors | None:
-        """How sentence-transformers makes vectors with exported models. None if models are not for sentence vectors.
+        """Sentence-transformers settings of exported models. None if the models are not meant for sentence vectors.
 
         Raises:
             ConfigError: see `adapt.model.sentence_vectors.exported_vectors`.
@@ -173,7 +173,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Tokens:
-    """A tokenizer, and the form of further input that the objective needs, such as entities."""
+    """A tokenizer, and a description of the input besides tokens that the objective needs, such as entities."""
 
     pretrained: Pretrained
     """Model whose tokenizer is used."""
@@ -239,7 +239,7 @@ def turned_start(config: Config, start: Start) -> Start:
 
 
 def beside_generator(config: Config, start: Start, digests: Digests) -> Start:
-    """Returns the initial model with its existing generator, if the objective also trains a generator."""
+    """Returns the initial model, with its existing generator if the objective also trains a generator (ELECTRA)."""
     folder = generator_of(config, start.pretrained.model, start.training is None)
     digest = digests.of_all(model_files(folder)) if folder else None
     return replace(start, pretrained=replace(start.pretrained, generator=folder), generator=digest)
@@ -258,7 +258,7 @@ def located(model: ModelConfig, digests: Digests) -> Start:
 
 @dataclass(frozen=True)
 class DomainOrder:
-    """File that records the domains that a sequence has started to learn, to detect later changes.
+    """File that records on which domains a sequence has started training, so that later changes are detected.
 
     Args:
         file: file of the record.
@@ -274,7 +274,7 @@ class DomainOrder:
         return cls(root / "sequence" / f"{name}.order.json", domains)
 
     def check(self) -> None:
-        """Checks that a sequence was not changed, except by new domains at its end.
+        """Checks that the list of domains is unchanged since the record was saved, except for new domains at its end.
 
         Raises:
             ConfigError: the sequence was changed. The message names the domain and what to do.
@@ -312,12 +312,12 @@ class DomainOrder:
 
 
 LARGER = 1.01
-"""A student with more than this many times the parameters of a teacher counts as larger. Checkpoints of the same shape
-may differ by some small tensors, such as a pooler."""
+"""A student counts as larger than its teacher if it has more than this many times the teacher's parameters. Checkpoints
+of the same shape may differ by some small tensors, such as a pooler."""
 
 
 def models_named(config: Config) -> Mapping[str, str]:
-    """Returns the paths of all models that a configuration names, except model.path, with the field of each path.
+    """Returns the field that names each model of a configuration, keyed by the model's path. Excludes model.path.
 
     In a chain file, a path may be the name of a stage.
     """
@@ -353,7 +353,7 @@ def same_tokens(one: Start, other: Start, digests: Digests) -> bool:
 
 
 def other_model(context: Context, path: str, field: str) -> Start:
-    """Returns a model with the tokenizer of the context's model, after all checks that need no weights.
+    """Returns another model that has the same tokenizer as the context's model, after all checks that need no weights.
 
     Args:
         context: context of the job.
@@ -381,9 +381,9 @@ def other_model(context: Context, path: str, field: str) -> Start:
 
 
 def with_teachers(context: Context) -> tuple[Config, tuple[Start, ...]]:
-    """Returns the teachers of the configured method, and the configuration with their folders in place of names.
+    """Returns the configuration with each teacher's name replaced with the teacher's folder, and the teachers.
 
-    Estimates of memory read these folders. If another stage will make a teacher, the folder of that stage's initial
+    The memory estimates read these folders. If another stage will make a teacher, the folder of that stage's initial
     model is used, because both models have the same shape.
 
     Raises:

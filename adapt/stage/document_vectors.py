@@ -1,4 +1,4 @@
-"""Defines the stages that compute and index vectors of documents, by which `select` compares documents.
+"""Defines the stages that compute and index vectors of documents, with which `select` compares documents.
 
 `enough` checks that a pool has at least as many documents as the number of neighbours to search. `embedder` trains an
 embedder on the texts. `embed` computes the vectors of the texts. `index` makes these vectors searchable.
@@ -168,8 +168,7 @@ class LearntEmbedder:
     """Result of `LearnEmbedder`: metrics of the trained embedder."""
 
     figures: dict[str, float]
-    """Metrics keyed by name, such as the number of texts learned from. Further metrics depend on the kind of
-    embedder."""
+    """Metrics keyed by name, such as the number of training texts. Other metrics depend on the kind of embedder."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +176,7 @@ class LearnEmbedder(Stage[LearntEmbedder]):
     """Trains an embedder on samples of the texts that it will compare."""
 
     kind = "embedder"
-    version = 2  # since version 2, VAMPIRE uses background frequencies and uses other random numbers
+    version = 2  # since version 2, VAMPIRE uses background frequencies and draws different random numbers
 
     name: str
     embedding: Embedding
@@ -208,7 +207,7 @@ class Embedded:
     """Share of tokens that the embedder does not know. For embedders that count words, share of texts that contain no
     known word."""
     space: str
-    """Name of the vector space. Vectors with the same name can be compared."""
+    """Name of the vector space. Only vectors of the same space can be compared."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,7 +215,7 @@ class Embed(Stage[Embedded]):
     """Computes the vectors of texts."""
 
     kind = "embed"
-    version = 2  # since version 2, an id is a record's number
+    version = 2  # since version 2, the id of a text is the number of its record
 
     name: str
     embedding: Embedding
@@ -227,12 +226,12 @@ class Embed(Stage[Embedded]):
     stored: "StoredType" = "float16"
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the embedder, the settings for reading the texts, and the number type of the vectors."""
+        """Returns the embedder, the settings for reading the texts, and the dtype of the vectors."""
         return {**self.embedding.what(), "texts": self.texts.what(), "stored": self.stored}
 
     @property
     def space(self) -> str:
-        """Name of the vector space. Vectors with the same name can be compared."""
+        """Name of the vector space. Only vectors of the same space can be compared."""
         made_by = {name: stage.key for name, stage in self.inputs.items() if name.startswith(("embedding.", "learnt"))}
         identity = canonical({**self.embedding.what(), "made_by": made_by})
         return f"{self.embedding.kind}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
@@ -272,11 +271,11 @@ class BuildIndex(Stage[Indexed]):
     name: str
     vectors: Embed
     index: "IndexKind | str"
-    """Kind of the index; `auto` chooses by size and memory (`adapt.index.index_files`)."""
+    """Kind of the index. `auto` chooses a kind by size, memory and queries (`adapt.index.index_files`)."""
     memory_gib: float
-    """Memory that a machine may use for the index [GiB]. `auto` chooses the kind of index by this."""
+    """Memory that a machine may use for the index [GiB], one of the values by which `auto` chooses."""
     queries: int
-    """Approximate number of queries. `auto` chooses the kind of index by this."""
+    """Approximate number of queries, one of the values by which `auto` chooses."""
     resources: ResourcesConfig
 
     def what(self) -> Mapping[str, Any]:

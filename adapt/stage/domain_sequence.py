@@ -53,7 +53,7 @@ class SequenceResult(SequenceFigures):
     """Folder of each model, keyed by the domain that the model learned last. A joint model is keyed by the names of all
     domains."""
     overlap: Less[int | None]
-    """Number of held-out documents that were also trained on, summed over all measured losses. None if unknown."""
+    """Number of held-out documents that also occur in training text, summed over the measured losses, or None."""
     changes: dict[str, Less[Estimate]] = field(default_factory=dict)
     """Change of the held-out loss from the base model to the last model, keyed by text [nats per predicted token]. In
     mode `separate`, the model of the text's own domain replaces the last model."""
@@ -64,7 +64,7 @@ class SequenceResult(SequenceFigures):
     """Scores of the base model and of each model of the sequence on standard tasks. None if no task is configured."""
 
     def verdict(self) -> Verdict:
-        """Returns on which domains, tasks and general text the last model is better than the base model."""
+        """Returns the verdict: domains, tasks and general text on which the last model beats the base model."""
         texts = {name: effect(of.low, of.high) for name, of in self.changes.items()}
         general = {"general text": texts.pop(GENERAL)} if GENERAL in texts else {}
         tasks = {
@@ -146,7 +146,7 @@ FIGURES = {
     ),
     "general_change": ("change on general text", 1, "+.3f", "nats per token", "positive: general text was forgotten"),
 }
-"""Title, factor, format, unit and meaning of each metric in a sequence's table, keyed by field."""
+"""Title, scale factor, format, unit and meaning of each metric in the table of a sequence, keyed by field."""
 
 
 def _of_method(table: Mapping[str, Any]) -> Table:
@@ -189,7 +189,7 @@ class Sequence(Stage[SequenceResult]):
     """Scores of the base model and of the model after each domain on standard tasks. None if no task is configured."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns order, mode, method, seeds and tasks."""
+        """Returns the order of the domains, the mode, the method, the seeds and the tasks."""
         return {
             "order": list(self.order),
             "mode": self.config.sequence.mode,
@@ -206,7 +206,7 @@ class Sequence(Stage[SequenceResult]):
 
     @property
     def model(self) -> Stage[Any] | None:
-        """The merge or training stage that made the last model. None if each domain has a separate model."""
+        """The merge or training stage that produced the last model. None if each domain has a separate model."""
         last = self.steps[-1]
         return None if self.config.sequence.mode == "separate" else last.merged or last.training
 
@@ -258,7 +258,7 @@ class Sequence(Stage[SequenceResult]):
         return [of.sentence(name or "all domains").removesuffix(".") for name, of in worse.items()]
 
     def _text_faults(self, done: Done) -> list[str]:
-        """Returns a warning for each domain whose text does not suit the model or has repetitions."""
+        """Returns a warning for each domain with text that does not suit the model or that repeats itself."""
         found = {name: done[text].result.faults(self.config.corpus) for name, text in self.texts.items()}
         return [f"{name}: {fault}" for name, faults in found.items() for fault in faults]
 
@@ -270,7 +270,7 @@ class Sequence(Stage[SequenceResult]):
         }
 
     def _overlap(self, done: Done) -> int | None:
-        """Returns the number of held-out documents that were trained on, summed over all losses; None if unknown."""
+        """Returns the number of held-out documents that also occur in training text, over all losses, or None."""
         overlaps: list[int | None] = []
         for step in self.steps:
             if step.export:
@@ -291,7 +291,7 @@ class Sequence(Stage[SequenceResult]):
             yield self.benchmarks
 
     def _cost(self, done: Done) -> dict[str, Any]:
-        """Returns the cost of all stages of the sequence, each counted once."""
+        """Returns the total cost of the sequence's stages. Each stage is counted once."""
         records = {stage.key: done[stage].record for stage in self._paid()}
         prices = [record.cost.get("cost") for record in records.values()]
         seconds = sum(record.cost.get("device_seconds") or 0.0 for record in records.values())

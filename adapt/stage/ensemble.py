@@ -1,4 +1,4 @@
-"""Defines the stage `ensemble`, which compares the held-out loss of a mean prediction with losses of single models."""
+"""Defines the stage `ensemble`, which compares the held-out loss of models' mean prediction with each model's loss."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ Role = Literal["ensemble", "best", "member", "other", "base"]
 ENSEMBLE = "ensemble"
 """Name of the ensemble among the compared models."""
 DOMAIN = "domain"
-"""Name of the domain's text, on which the best single model is chosen."""
+"""Name of the domain's text. The model with the lowest loss on this text is the best single model."""
 SAID: Mapping[Role, str] = {
     "ensemble": "mean of probabilities",
     "best": "best single model",
@@ -48,9 +48,9 @@ class EnsembleRow:
     change: dict[str, Estimate]
     """Loss minus the best single model's loss, paired by document, keyed by text. Empty for the best single model."""
     passes: int
-    """Number of models that compute a prediction."""
+    """Number of models that run for each prediction."""
     device_hours: float | None
-    """Device-hours of all training runs that led to the model, each counted once. None if these are not all known."""
+    """Device-hours of all training runs that led to the model, each counted once. None if any of them is not known."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Ensembled:
     """Result of `MeasureEnsemble`: losses and costs of an ensemble, of its models, and of other models."""
 
     rows: list[EnsembleRow]
-    """The ensemble, its best member on the domain, its other members, further compared models, and model.path."""
+    """The ensemble, its best member on the domain, its other members, other compared models, and model.path."""
     documents: dict[str, int]
     """Number of held-out documents of each text."""
     loss: Less[float] = 0.0
@@ -197,7 +197,7 @@ class MeasureEnsemble(Stage[Ensembled]):
 
 
 def _hours(starts: Sequence[Start], store: Store) -> float | None:
-    """Returns the device-hours of all training runs that led to some models, each counted once.
+    """Returns the total device-hours of all training runs that led to the models, each run counted once.
 
     The result is None if a model was not made in this chain, because its cost is not known.
     """

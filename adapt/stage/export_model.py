@@ -87,7 +87,7 @@ class Adapted(Trained, OneModel):
     dropped: dict[str, int] = field(default_factory=dict)
     """Number of documents dropped from the training text, keyed by reason."""
     pooling: str = ""
-    """Pooling with which sentence-transformers loads the folder. Empty if the folder is not for sentence vectors."""
+    """Pooling that sentence-transformers uses. Empty if the model is not exported for sentence vectors."""
     retrieval: RetrievalChange | None = None
     """Retrieval with the model's sentence vectors before and after training. None without `retrieval.pairs`."""
     phases: list[PhaseFigures] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Adapted(Trained, OneModel):
     """Scores on standard tasks before and after training. None without `harness.tasks`, `mteb.tasks` and `mteb.own`."""
 
     def verdict(self, name: str = "your domain") -> Verdict:
-        """Returns on which measured texts the model is better than the initial model.
+        """Returns the verdict: the measured texts on which the model is better than the initial model.
 
         Args:
             name: name of the domain's text. An objective that trains sentence vectors is judged by retrieval only.
@@ -286,7 +286,7 @@ HANDED = ["kind", "files", "largest difference", "note"]
 
 
 def labelled_text(context: Context) -> TaskSplit | None:
-    """Returns the train split of the configured task if a kind in `export.kinds` learns the task, else None."""
+    """Returns the train split of the configured task, or None if no kind in `export.kinds` is trained on the task."""
     task = context.config.task
     learns = any(kind.learns for kind in chosen_kinds(context.config).values())
     return TaskSplit.of(task, "train", context.digests) if task.train and learns else None
@@ -329,14 +329,14 @@ class Export(Stage[Adapted]):
     text: Stage[Prepared] | None
     """Text of tasks that TAPT trained on. None if the model was trained on `domain`."""
     training: Train
-    """Training stage that made the model. The fields with texts precede this field, so that the stages of all texts run
-    before the training, and problems of the data are found early."""
+    """Training stage that made the model. This field follows the fields with texts, because stages run in the order of
+    the fields: the texts are prepared before the training, so that problems in the data are found early."""
     before: Evaluate
     after: Evaluate
     is_transductive: bool
     """Whether the model was trained on the text of the dev and test splits."""
     vectors: SentenceVectors | None = None
-    """How sentence-transformers makes sentence vectors. None if the folder is not for sentence vectors."""
+    """Settings for sentence-transformers. None if the model is not exported for sentence vectors."""
     retrieved: Mapping[str, MeasureRetrieval] = field(default_factory=dict)
     """Retrieval `before` and `after` the training. Empty without `retrieval.pairs`."""
     phases: tuple[Train, ...] = ()
@@ -344,12 +344,12 @@ class Export(Stage[Adapted]):
     between: tuple[Evaluate, ...] = ()
     """Evaluations of the model after each training stage in `phases`."""
     labelled: TaskSplit | None = None
-    """Train split of the user's task, for kinds in `export.kinds` that learn it. None if no kind learns the task."""
+    """Train split of the user's task, for kinds in `export.kinds` that are trained on it. None if no kind is."""
     benchmarks: CompareBenchmarks | None = None
     """Scores on standard tasks before and after the training. None if no task is configured."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the settings for intervals, vectors, model card and `export.kinds`, and `is_transductive`."""
+        """Returns `is_transductive`, and the settings for intervals, vectors, the model card and `export.kinds`."""
         transductive = {"transductive": True} if self.is_transductive else {}
         samples = {"bootstrap_samples": self.config.evaluation.bootstrap_samples}
         export, split = self.config.export, self.labelled
@@ -358,7 +358,7 @@ class Export(Stage[Adapted]):
         return {**samples, **transductive, **vectors_what(self.vectors), **card, **task, **kinds_what(self.config)}
 
     def refuse_early(self) -> None:
-        """Checks the card's settings, the packages of the export kinds, and that the model suits these kinds."""
+        """Checks the card's settings, the packages of the export kinds, and that they support the model."""
         check_metadata(self.config.export)
         self._refuse_ignored_modules()
         if self.config.export.kinds:
@@ -459,7 +459,7 @@ class Export(Stage[Adapted]):
         return found
 
     def _labelled(self) -> LabelledText | None:
-        """Reads the examples for kinds of exports that learn the user's task.
+        """Reads the examples for the kinds of exports that are trained on the user's task.
 
         Raises:
             ConfigError, DataError, StorageError: files cannot be read, or have changed since they were listed.
@@ -485,7 +485,7 @@ class Export(Stage[Adapted]):
             )
 
     def _kept(self, model: Path) -> SentenceVectors | None:
-        """Returns how sentence-transformers makes vectors. None if the folder is not for sentence vectors.
+        """Returns the settings for sentence-transformers, or None if the model is not exported for sentence vectors.
 
         If export.sentence_transformers is not set, a model with adapters or other added modules is not exported for
         sentence vectors, because sentence-transformers would ignore these modules.

@@ -39,7 +39,7 @@ class TextLengths:
 
 @dataclass(frozen=True)
 class TaskPrepared:
-    """Result of `PrepareTask`: contents and problems of a task, keyed by split unless stated otherwise.
+    """Result of `PrepareTask`: contents and problems of a task. Mappings are keyed by split unless stated otherwise.
 
     The stage's folder contains `task.json` and one Arrow file per split.
     """
@@ -62,9 +62,9 @@ class TaskPrepared:
     conflicting: int
     """Number of train examples whose text has another label in another train example."""
     leaks: dict[str, int]
-    """Number of examples whose text also occurs in another split, keyed by the splits, such as `dev_in_train`."""
+    """Number of examples whose text also occurs in another split, keyed by both splits, such as `dev_in_train`."""
     label_warnings: list[str] = field(default_factory=list)
-    """Warnings about labels that may be a mistake, with file and line of an example; see `adapt.task.labels`."""
+    """Warnings about labels that may be wrong, each with file and line of one example; see `adapt.task.labels`."""
     text_faults: list[str] = field(default_factory=list)
     """Problems of the tokenizer with the train texts. Each entry also says what to do."""
 
@@ -152,7 +152,7 @@ class Finetuned:
     truncated: dict[str, int]
     """Number of truncated examples, keyed by split."""
     max_length: int
-    """Largest number of tokens per example, to which longer examples are truncated."""
+    """Maximum number of tokens per example. Longer examples are truncated to it."""
     trained_parameters: int
     examples_per_s: More[float | None]
     """Train examples per second; None if the mode does not train in steps."""
@@ -196,7 +196,7 @@ class Finetune(Stage[Finetuned]):
         Args:
           context: context of the job.
           seed: seed of the classifier, the order of examples, and dropout.
-          task: stage that prepares the task. If None, this stage is created.
+          task: stage that prepares the task. If None, such a stage is created.
         """
         config = context.config
         if config.finetune.domain and context.start.training is None:

@@ -28,7 +28,7 @@ from adapt.support.errors import ConfigError, DataError, ModelError
 from adapt.terminal.console import log
 
 MOST_PROMPTS = 10_000
-"""Largest number of prompts that are read. Further prompts are not used."""
+"""Maximum number of prompts that are read. Any further prompts are ignored."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class GeneratedTexts:
     tokens: int
     """Number of generated tokens."""
     cut: int
-    """Number of texts that ended because they reached the largest length."""
+    """Number of texts that ended because they reached the maximum length."""
     tokens_per_device_second: float
     """Generated tokens per second and actor. An actor has a GPU or, without GPUs, a CPU core."""
 
@@ -49,7 +49,7 @@ class Generate(Stage[GeneratedTexts]):
     """Generates text with a model: a decoder, or an encoder by Gibbs sampling."""
 
     kind = "generate"
-    version = 2  # since version 2, added tokens that are marked as special are not drawn
+    version = 2  # since version 2, added tokens that are marked as special are never sampled
     device_time = "own"
 
     name: str
@@ -116,7 +116,7 @@ class Synthesize(Stage[GeneratedTexts]):
     """Rewrites the training documents of a source in other formats with a generator."""
 
     kind = "synthesize"
-    version = 2  # since version 2, every format uses all temperatures in turn, and no special token is drawn
+    version = 2  # since version 2, every format cycles through all temperatures, and special tokens are never sampled
     device_time = "own"
 
     name: str
@@ -148,7 +148,7 @@ class Synthesize(Stage[GeneratedTexts]):
         }
 
     def refuse_early(self) -> None:
-        """Loads the generator's tokenizer, and checks that prompt and output fit the generator's longest input.
+        """Loads the generator's tokenizer, and checks that prompt and output fit in the generator's context.
 
         Raises:
             ModelError: the tokenizer cannot be loaded, or does not belong to the generator.
@@ -190,7 +190,7 @@ class Synthesize(Stage[GeneratedTexts]):
 
 
 def _generated(name: str, figures: Any, config: Config) -> Outcome[GeneratedTexts]:
-    """Returns the outcome of a stage that generated text, and logs numbers of texts and tokens."""
+    """Returns the outcome of a stage that generated text, and logs the number of texts and tokens."""
     speed = figures.tokens / max(figures.seconds, 1e-9)
     log(f"{name}: {figures.texts:,} texts of {figures.tokens:,} tokens, {speed:,.0f} tokens per second and device")
     result = GeneratedTexts(figures.texts, figures.tokens, figures.cut, round(speed, 1))
@@ -219,7 +219,7 @@ class FilteredTexts:
 
 @dataclass(frozen=True, eq=False)
 class FilterTexts(Stage[FilteredTexts]):
-    """Drops generated texts that fail the cleaning, are near copies, or contain evaluation or measured texts."""
+    """Drops generated texts that fail the cleaning, are near-duplicates, or contain evaluation or held-out text."""
 
     kind = "filter"
 
@@ -238,7 +238,7 @@ class FilterTexts(Stage[FilteredTexts]):
 
     @property
     def corpus(self) -> CorpusConfig:
-        """Corpus settings with which the generated text is read, cleaned and compared."""
+        """Corpus settings for reading and cleaning the generated text and for finding copies in it."""
         corpus = self.config.corpus
         return replace(
             corpus,

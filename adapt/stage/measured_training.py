@@ -42,9 +42,9 @@ class Watched:
     """What is measured during a training run."""
 
     measures: "tuple[PointMeasure, ...]" = ()
-    """The measurements. All of them run after the same training steps. Empty if nothing is measured."""
+    """The measurements. At each measured step, all of them run. Empty if nothing is measured."""
     sampling: Sampling | None = None
-    """How often and on how many documents losses are measured."""
+    """How often losses are measured, and on how many documents."""
 
     @property
     def interval(self) -> int:
@@ -53,7 +53,7 @@ class Watched:
 
 
 def metrics_of(config: Config, texts: Mapping[str, Stage[Any]]) -> dict[str, str]:
-    """Returns the metrics that `training.stop` and `training.keep` may use, with advice for those that are missing."""
+    """Returns the metrics that `training.stop` and `training.keep` may use, with advice on enabling missing ones."""
     missing = "" if config.evaluation.probe else "set evaluation.probe to knn or linear"
     tasks = {f"{task.name}.{DEV}{metric_of_task(task)}": missing for task in _tasks(config)}
     return {**loss_metrics(texts), **tasks}
@@ -109,11 +109,11 @@ def judged_what(config: Config) -> dict[str, Any]:
 
 
 def rules_so_far(config: Config, before: Sequence[str], order: Sequence[str]) -> Config:
-    """Returns the configuration without those rules of `training.stop` that use losses on domains not learnt yet.
+    """Returns the configuration without rules of `training.stop` that use losses on domains not yet learned.
 
     Args:
         config: configuration of the training on one domain.
-        before: the domains that were learnt before.
+        before: the domains that were learned earlier.
         order: all domains of the sequence.
     """
     later = {f"{PAST}.{name}" for name in order if name not in before} | (set() if before else {PAST})

@@ -107,7 +107,7 @@ class Merge(Stage[Merged]):
         return {share: f"share-{share:g}" for share in shares} if len(shares) > 1 else {shares[0]: "."}
 
     def what(self) -> Mapping[str, Any]:
-        """Returns kind, shares, weights, and digests of models on disk. Stages that make the others are inputs."""
+        """Returns kind, shares, weights, and digests of models on disk. Other models come from input stages."""
         merging = self.merging
         return {
             "merge": merging.kind,
@@ -128,7 +128,7 @@ class Merge(Stage[Merged]):
         from adapt.merge import streamed_merge  # imported here, because it loads torch
 
         base, models = self.start.made(done), [model.made(done) for model in self.models]
-        # checked again, as stages of this chain may have made models since the first check
+        # checked again, because stages of this chain may have produced models after the first check
         tokens = check_alike(base, models)
         targets = {share: folder / name for share, name in self.folders.items()}
         for target in targets.values():
@@ -178,7 +178,7 @@ class Merge(Stage[Merged]):
 
 
 def merged_from(context: Context, path: str) -> Start:
-    """Returns the model that `path` names: a stage of the chain, a folder or id of a model, or a checkpoint.
+    """Returns the model that `path` names. It may be a stage of the chain, a model's folder or id, or a checkpoint.
 
     Raises:
       ModelError: there is no such model, or the model is a checkpoint that cannot be used.
@@ -195,7 +195,7 @@ def merged_from(context: Context, path: str) -> Start:
 
 
 def check_alike(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | None:
-    """Checks the settings and tokenizers of models, to decide whether the models can be merged with a base.
+    """Checks that models can be merged with a base, and finds the tokens that the base lacks.
 
     Returns:
       Tokens that some models have and the base lacks. None if there are no such tokens.
@@ -203,7 +203,7 @@ def check_alike(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | N
     Raises:
       ModelError: the models differ in a way that prevents merging. The message names the difference.
     """
-    # compares the base with itself in place of a checkpoint, because its tensors are checked later
+    # a checkpoint is skipped by comparing the base with itself: the checkpoint's tensors are checked later
     comparable = [base if is_checkpoint(model.model) else model for model in models]
     for model in comparable:
         if model != base:
@@ -212,7 +212,7 @@ def check_alike(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | N
 
 
 def _knows(model: Pretrained) -> bool:
-    """Returns whether a model is a checkpoint of a training run that used the text of dev and test."""
+    """Returns whether a model is a checkpoint from a training run that used the text of the dev and test splits."""
     record = training_of(model.model) if is_checkpoint(model.model) else None
     return bool(record and record.metrics.get("transductive"))
 

@@ -2,11 +2,11 @@
 
 - `evaluate` measures the loss of a model. All models are measured on the same documents and masks.
 - `perplexity` measures the pseudo-perplexity of a model.
-- `neighbours` measures how often a text's nearest neighbours have the same label as the text.
+- `neighbours` measures how often the nearest neighbours of a text predict the label of the text correctly.
 - `retrieval` measures how well sentence vectors find relevant texts.
 - `compare` compares several models (Don't Stop Pretraining, table 12).
 - `similarity` compares several domains by their words and losses (Don't Stop Pretraining, section 3.1).
-- `evidence` measures samples of texts and tasks, for the advice of the job advise.
+- `evidence` measures samples of texts and tasks, on which the job `advise` bases its advice.
 """
 
 from collections.abc import Mapping
@@ -169,12 +169,12 @@ class Voted:
     """Result of `Neighbours` for one model."""
 
     tasks: dict[str, TaskNeighbours]
-    """Accuracy of nearest neighbours on each task, keyed by the task's name."""
+    """Accuracy of the nearest-neighbour classifier on each task, keyed by the task's name."""
 
 
 @dataclass(frozen=True, eq=False)
 class Neighbours(Stage[Voted]):
-    """Measures how often a text's nearest neighbours, in the space of a model's features, predict its label."""
+    """Measures how often a text's label is predicted correctly by its nearest neighbours in a model's feature space."""
 
     kind = "neighbours"
 
@@ -191,7 +191,7 @@ class Neighbours(Stage[Voted]):
         return cls(f"{context.config.name}-{label}", context.config, context.start, tasks)
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model, the largest length of texts, and the number of neighbours that vote."""
+        """Returns the model, the maximum length of texts, and the number of neighbours that vote."""
         config = self.config
         return {
             **measured_model(config, self.start),
@@ -312,7 +312,7 @@ class ModelMeasured:
 
 @dataclass(frozen=True, eq=False)
 class Compare(Stage[ModelsCompared]):
-    """Compares models. The first model is the baseline with which the others are compared."""
+    """Compares several models with the first model, the baseline."""
 
     kind = "compare"
     takes = NOTHING
@@ -394,7 +394,7 @@ class Similarity(Stage[Similar]):
     tokens: Tokens
     """Tokenizer of the corpora."""
     max_documents: int
-    """Largest number of documents read per domain."""
+    """Maximum number of documents read per domain."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns the names of the domains, in order, and the size of the samples."""

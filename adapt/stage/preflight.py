@@ -48,7 +48,7 @@ def check_writable(root: Path) -> None:
 
 
 def check_priced(resources: ResourcesConfig) -> None:
-    """Checks that a budget of money has a price per device-hour.
+    """Checks that a price per device-hour is set if the budget is an amount of money.
 
     Raises:
         ConfigError: there is no price.
@@ -84,7 +84,7 @@ def check_space(folder: Path, model: Path, keep_checkpoints: int, copies: int = 
 def space_needed(folder: Path, model: Path, keep_checkpoints: int, copies: int = 3) -> tuple[int, int]:
     """Returns the disk space that a training run will use [bytes].
 
-    The first number is for files that remain, and the second for files that are deleted later. A checkpoint holds the
+    The first number is for files that are kept, and the second for files that are deleted later. A checkpoint holds the
     weights and AdamW's two moments, all in fp32 like the model. During training, the disk also holds one more
     checkpoint (two if none is kept) and a copy of the weights.
 
@@ -92,8 +92,8 @@ def space_needed(folder: Path, model: Path, keep_checkpoints: int, copies: int =
       folder: folder of the training stage, which may contain checkpoints of an interrupted run.
       model: folder of the initial model.
       keep_checkpoints: number of checkpoints that are kept.
-      copies: number of values per weight in a checkpoint: weights, two moments, and the weights of an earlier step if
-        these may be exported.
+      copies: number of values per weight in a checkpoint: the weight, AdamW's two moments, and the weight of an
+        earlier step if the model of an earlier step may be exported.
     """
     weights = 4 * sum(
         math.prod(tensor["shape"])
@@ -140,7 +140,7 @@ def check_start(config: Config, start: Start) -> None:
 
 
 def way_of_documents(config: Config, start: Start) -> Way | None:
-    """Returns how a model that does not accept packed documents reads them as rows (`adapt.model.architecture.Way`).
+    """Returns the row layout for a model that does not accept packed documents (`adapt.model.architecture.Way`).
 
     Returns None if the model accepts packed documents, or if this is only known when the model is loaded.
 
@@ -153,7 +153,7 @@ def way_of_documents(config: Config, start: Start) -> Way | None:
 
 
 def _causal(config: Config) -> bool | None:
-    """Returns whether a model must predict next tokens, or None if both kinds of models are accepted."""
+    """Returns whether a model must predict next tokens, or None if encoders and decoders are both accepted."""
     return None if predicts_shifted(config.objective) else config.objective.kind == "causal"
 
 
@@ -206,11 +206,11 @@ def check_model(start: Start, causal: bool | None, only_earlier: bool = False) -
     """Checks that a model can be loaded and trained.
 
     First reads the headers of the weights. Then builds the architecture without weights, and logs if the architecture
-    does not accept packed documents. Architectures with known layers accept them, so these are not built.
+    does not accept packed documents. Architectures with known layers accept packed documents, so they are not built.
 
     Args:
         start: the model. A model that gets a new head may lack a head.
-        causal: whether the model must predict next tokens; None for the objective that the model was made for.
+        causal: whether the model must predict next tokens; None to accept the objective that the model was made for.
         only_earlier: whether the objective makes an encoder's attention causal, so that tokens see only earlier tokens.
 
     Raises:
@@ -344,11 +344,11 @@ def _has_other_nodes() -> bool:
 
 
 _DISKS = {"storage.cache": "a disk of each node"}
-"""Fields that name a folder which nodes do not share, with a description of where the folder is."""
+"""Fields whose folder is separate on each node, with a description of where the folder is."""
 
 
 def check_absolute(config: Config) -> None:
-    """Checks that result folders have absolute paths, because a relative path differs on every node of a cluster.
+    """Checks that result folders have absolute paths, because a relative path names a different folder on each node.
 
     Raises:
         ConfigError: the setting cannot work. The message names the field.

@@ -45,10 +45,10 @@ class Prepared:
     evaluation_texts: dict[str, Any] | None = None
     """Number of evaluation texts that were searched for, keyed by set and file."""
     legibility: Legibility | None = None
-    """How the tokenizer splits words, measured on a sample. None if an older version prepared the text."""
+    """Statistics of how the tokenizer splits words in a sample. None if an older version prepared the text."""
     profile: TextProfile | None = None
-    """Languages, duplicates and repeated lines, measured on a sample. None for text that is only measured, and if an
-    older version prepared the text."""
+    """Languages, duplicates and repeated lines, measured on a sample. None for text that is not trained on, and for
+    text that an older version prepared."""
 
     def faults(self, corpus: CorpusConfig) -> list[str]:
         """Returns warnings about the text's words, languages, duplicates and repeated lines, each with a fix.
@@ -65,7 +65,7 @@ class Prepare(Stage[Prepared]):
     """Reads, cleans and tokenizes one source, and splits it into training and held-out text."""
 
     kind = "prepare"
-    version = 2  # since version 2, a hash of the normalised text decides if a document is held out
+    version = 2  # since version 2, a hash of the normalised text decides whether a document is held out
 
     name: str
     files: Files
@@ -80,8 +80,8 @@ class Prepare(Stage[Prepared]):
     measured: tuple[Stage[Prepared], ...] = ()
     """Stages with held-out text on which models are measured. This source excludes the documents of that text."""
     shared_with: str = ""
-    """Configuration field with the same text that is also trained on, if there is one. In this case, the stage fails if
-    no document is held out for measurement. Empty otherwise."""
+    """Configuration field that names the same text as training text. If it is set, the stage fails if no document is
+    held out for measurement. Empty if this text is not also trained on."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns the settings for reading and tokenizing the source, which enter the stage's key.

@@ -65,13 +65,13 @@ class Target(Stage[TargetWritten]):
     def what(self) -> Mapping[str, Any]:
         """Returns the settings for reading the files of target and pool.
 
-        The key also depends on the content of these files and the text of tasks, because they are input stages.
+        The key also depends on the content of these files and on the text of tasks, because input stages provide both.
         """
         target = {"target": self.text.reading} if isinstance(self.text, Files) else {}
         return {**target, "pool": self.pool.reading}
 
     def run(self, folder: Path, done: Done) -> Outcome[TargetWritten]:
-        """Removes from the target texts markup that a sample of the pool lacks, and writes the texts.
+        """Writes the target texts, after removing markup that does not occur in a sample of the pool.
 
         Raises:
             DataError: there is no text, or files have changed since they were listed.
@@ -277,9 +277,9 @@ class Nearness:
     auc: float | None
     """AUC of a classifier that separates the texts from the target, on texts it was not trained on."""
     shared_words: float | None
-    """Share of the most frequent words that texts and target share, measured on equal amounts of both."""
+    """Overlap between the most frequent words of texts and target, from 0 to 1, on equal amounts of both."""
     distinct: float
-    """Number of different word pairs divided by the number of all word pairs, in equal amounts of text."""
+    """Number of distinct word pairs divided by the number of all word pairs, on equal amounts of text."""
     distance: float | None
     """Diversity: mean of 1 - cosine over all pairs of 1,000 random texts; see `adapt.select.selection_metrics`."""
     loss: float | None
@@ -472,7 +472,7 @@ class JudgeSelection(Stage[SelectionJudged]):
 
 
 def _reduction(random: Nearness | None, selection: Nearness) -> float | None:
-    """Returns the KL reduction: how much closer to the target the selection is than random text [nats per n-gram]."""
+    """Returns the KL reduction: how much closer the selection is to the target than random text [nats per n-gram]."""
     if random is None or random.kl is None or selection.kl is None:
         return None
     return random.kl - selection.kl

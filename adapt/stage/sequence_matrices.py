@@ -64,8 +64,8 @@ class ScoreMatrix:
     metric: dict[str, str]
     """Name of each task's metric, keyed by task."""
     rows: list[dict[str, list[float]]]
-    """Scores after each domain [domains + 1], keyed by task, with one score per seed. The first row belongs to the base
-    model."""
+    """Scores after learning each domain [domains + 1], keyed by task. Each row has one score per seed. The first row
+    belongs to the base model."""
 
     def table(self, order: Sequence[str], mode: str) -> Table | None:
         """Returns the table of test scores after each domain; None if there are no scores.
@@ -86,14 +86,14 @@ class LossMatrix:
     columns: dict[str, int | None]
     """Index of each domain in the order of learning, keyed by the text's name. None for general text."""
     rows: list[dict[str, float]]
-    """Losses after each domain [domains + 1], keyed by the text's name. The first row belongs to the base model. A loss
+    """Losses after learning each domain [domains + 1], keyed by text. The first row belongs to the base model. A loss
     that was not measured has no entry."""
     documents: dict[str, int] = field(default_factory=dict)
     """Number of measured held-out documents, keyed by the text's name."""
 
     @property
     def few(self) -> dict[str, int]:
-        """Number of held-out documents of those texts that have too few of them for a reliable loss."""
+        """Number of held-out documents, keyed by text, for texts with too few documents for a reliable loss."""
         return {name: count for name, count in self.documents.items() if count < FEW_DOCUMENTS}
 
     def table(self, order: Sequence[str], mode: str) -> Table | None:
@@ -238,7 +238,7 @@ def end_changes(
 
 
 def _evaluation(step: Step, name: str, done: Done) -> tuple[Path, str] | None:
-    """Returns the folder of a step's evaluation on a text, and the text's name there. None if it was not evaluated."""
+    """Returns the folder of a step's evaluation on a text, and the text's name in it, or None if there is none."""
     if step.others and name in step.others.corpora:
         return done[step.others].path, name
     if step.export and name in (step.domain, GENERAL):

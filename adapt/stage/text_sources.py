@@ -1,4 +1,4 @@
-"""Defines the stages `manifest`, `texts` and `dedup`, which list sources of text and documents to exclude.
+"""Defines the stages `manifest`, `texts` and `dedup`, which list the files of a text and find documents to exclude.
 
 `manifest` lists the files of a corpus with digests of their content. `texts` writes the text of labelled tasks without
 labels. `dedup` finds documents that are copies of other documents, in one or several sources. This module also has the
@@ -136,7 +136,7 @@ class TaskSplit:
 
 @dataclass(frozen=True, eq=False)
 class TaskTexts(Stage[TextsWritten]):
-    """Writes the texts of splits of tasks, without labels."""
+    """Writes the texts of some task splits, without labels."""
 
     kind = "texts"
     takes = NOTHING

@@ -78,7 +78,7 @@ class Train(Stage[Trained]):
     is_transductive: bool
     """Whether the model is also trained on the text of dev and test."""
     streamed: Streamed | None
-    """The corpus, if it is streamed during training. None if the corpus is tokenized before."""
+    """The corpus, if it is streamed during training. None if the corpus is tokenized before training."""
     weights: tuple[float, ...] | None
     """Sampling weights of the sources. None if the sources have no weights."""
     noted: DomainOrder | None = None
@@ -198,7 +198,7 @@ class Train(Stage[Trained]):
 
     @property
     def _made_by(self) -> Stage[Any] | None:
-        """The stage that wrote the initial model. A stage that only drew new top layers (`RedrawTop`) is skipped."""
+        """The stage that wrote the initial model. A stage that only redraws the top layers (`RedrawTop`) is skipped."""
         made = self.start.training
         return made.start.training if isinstance(made, RedrawTop) else made
 
@@ -279,7 +279,7 @@ class Train(Stage[Trained]):
         )
 
     def needs(self) -> Mapping[str, float]:
-        """Requires the resources of all workers, at the largest allowed number of workers."""
+        """Requires the resources of the maximum number of workers."""
         return training_needs(self.config.resources)
 
     def refuse_early(self) -> None:

@@ -155,7 +155,7 @@ def part_of(
 ) -> RunPart:
     """Computes the part of a training run that one stage `train` covers.
 
-    A phase continues the order of samples where the previous phase ended. If its rows have another length than before,
+    A phase continues the order of samples where the previous phase ended. If the row length changes,
     its first sample and the first row of each source are computed from the number of tokens that were read before. The
     same holds for ranges of steps (stretches) between which a ramp changes the batch size or the row length.
 
@@ -186,7 +186,7 @@ def part_of(
 
 
 _ROWS = 64
-"""Largest number of rows whose documents are examined to forecast padding."""
+"""Maximum number of rows whose documents are examined to forecast padding."""
 
 
 def documents_as_rows(
@@ -267,7 +267,7 @@ def mixed(
             whole run.
 
     Raises:
-        DataError: a text without rows has a share of the run.
+        DataError: a text has a share of the run, but no rows.
     """
     if config.corpus.streaming:
         return None
@@ -322,7 +322,7 @@ def weights_with_rephrased(
     """Returns the weight of each source if rewritten documents have the share `mixture.rephrased_fraction`.
 
     Args:
-        rows: number of rows of each source, with the sources of rewritten documents.
+        rows: number of rows of each source, including the sources of rewritten documents.
         weights: weights of the other sources; None for shares by number of rows.
         mixture: settings of the mixture.
     """
@@ -356,7 +356,7 @@ def source_weights(config: Config) -> tuple[float, ...] | None:
 
 
 def _check_rows(rows: Mapping[str, int], weights: Sequence[float] | None) -> None:
-    """Checks that no text without rows has a share of the run.
+    """Checks that every text with a share of the run has at least one row.
 
     If there are no weights, every source passes, because shares are proportional to numbers of rows.
     """
@@ -414,14 +414,14 @@ def regime_of(named: Mapping[str, Prepared], domain: Sequence[str], part: RunPar
 REPLAYED = "(replay)"
 """Name of replayed general text among the texts of a training run."""
 WANTED_SHARE, WANTED_MOST = 0.1, 30
-"""Share of the documents that the advice suggests to hold out, and largest number of such documents. 30 documents give
-a reliable interval."""
+"""Share of documents that the advice suggests to hold out, and the maximum number that it suggests: 30 documents give a
+reliable interval."""
 
 
 def warn_of_unmeasured(name: str, corpora: Mapping[str, Stage[Prepared]], done: Done) -> None:
     """Warns if too little text is held out to measure a training run, and suggests a `corpus.heldout_fraction`.
 
-    There is no warning if the configuration holds out no text: the share is 0, or other files are measured (TAPT).
+    There is no warning if no text is meant to be held out: the share is 0, or other files are measured (TAPT).
 
     Args:
       name: name of the training run.

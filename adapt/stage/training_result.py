@@ -62,7 +62,7 @@ class Trained:
     held_device_seconds: Less[float | None] = None
     """Time for which the training run reserved devices, in all attempts, summed over the devices [s]."""
     lost_device_seconds: dict[str, float] | None = None
-    """Lost part of that time [s], by cause (`adapt.train.held_time.Loss`). None in records of earlier versions."""
+    """Lost part of `held_device_seconds` [s], by cause (`adapt.train.held_time.Loss`). None in older records."""
     points: list[Point] = field(default_factory=list)
     """Held-out losses while the model trained. Empty without evaluation.interval_steps."""
     sampling: Sampling | None = None
@@ -139,7 +139,7 @@ def outcome_of(
 
 
 def chosen_by(trained: Trained) -> dict[str, tuple[int, float | None]]:
-    """Returns the number of documents that chose the exported step, and the loss at that step, keyed by text."""
+    """Returns the number of measured documents, and the loss at the exported step, keyed by text."""
     if not trained.sampling or not trained.points:
         return {}
     step = trained.points[-1].step if trained.exported_step is None else trained.exported_step

@@ -271,7 +271,7 @@ class Taught(OneModel):
 class TeachRows(Stage[Taught]):
     """Trains the embedding rows of new tokens.
 
-    `distill` uses the model before the extension as teacher, and `warmup` trains by the job's objective.
+    `distill` uses the model before the extension as teacher, and `warmup` trains with the job's objective.
     """
 
     kind = "taught"
@@ -346,7 +346,7 @@ class TrimVocabulary(Stage[TrimmedVocabulary]):
     """Removes the tokens that do not occur in `texts` from a model and its tokenizer."""
 
     kind = "trim"
-    version = 2  # since version 2, byte tokens of BPE tokenizers with byte_fallback remain
+    version = 2  # since version 2, byte tokens of BPE tokenizers with byte_fallback are kept
     takes = ONE_CPU
 
     name: str
@@ -358,7 +358,7 @@ class TrimVocabulary(Stage[TrimmedVocabulary]):
     """Text whose tokens are kept. It includes held-out text and evaluation texts, because the trimmed tokenizer would
     otherwise split these texts into unknown tokens. This stage neither chooses words nor trains on the text."""
     kept: str | None
-    """Digest of a file of further text whose tokens are kept; None without a file."""
+    """Digest of the file with additional text whose tokens are kept; None without such a file."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns the model, and the text that is read."""
@@ -375,14 +375,14 @@ class TrimVocabulary(Stage[TrimmedVocabulary]):
         """Tokenizes the text in this process, and writes the trimmed model and tokenizer.
 
         Raises:
-            ConfigError: the file of further text cannot be read.
+            ConfigError: the file with additional text cannot be read.
             DataError: there is no text.
             ModelError: the tokenizer or the model cannot be trimmed, or would lose a special token.
         """
         from adapt.vocabulary.model_changes import trim_model
 
         start, settings = self.start.made(done), self.config.vocabulary
-        # checked again, as a stage of the chain may have made the model since the first check
+        # checked again, because a stage of the chain may have produced the model after the first check
         refuse_additions(start.model, "trimmed")
         check_weights(start.model)
         texts = chain(_lines(settings.keep), *(whole_text(files, self.config) for files in self.texts.values()))

@@ -7,10 +7,10 @@ quantile of Student's t to the normal quantile.
 p is the largest of three p-values. Two are from permutation tests, one for each source (`adapt.statistics.outcomes`).
 The third is the share of bootstrap differences that are at least as far from their mean as the observed difference is
 from zero. The two permutation tests are not enough: one permutes seeds on a fixed test set, which may be small, and the
-other permutes examples of fixed models, which another seed would change. If both sources have about the same variance,
-each permutation test sees only half of the variance, and requiring both to reject still rejects up to 10% of equal
-recipes. With one seed per side, only examples are tested. Without predictions, only seeds are tested. Seeds whose
-scores do not vary are not tested, because they say nothing about chance.
+other permutes examples for fixed models, although other seeds would give other models. If both sources have about the
+same variance, each permutation test sees only half of the variance, and requiring both to reject still rejects up to
+10% of equal recipes. With one seed per side, only examples are tested. Without predictions, only seeds are tested.
+Seeds whose scores do not vary are not tested, because they say nothing about chance.
 
 `paired` compares two methods on the same seeds. Its p is the larger p of two tests: Student's t, which is exact for
 normal differences, and the sign-flip test, which is exact if the differences of equal methods are symmetric around 0.
@@ -269,16 +269,16 @@ def welch(recipe: Tested, baseline: Tested) -> tuple[float, float, float] | None
 
 
 MOST_SIGNS = 20_000
-"""Largest number of sign assignments to try. If there are more (15 pairs or more), this many are drawn at random."""
+"""Maximum number of sign assignments to try. If there are more (15 pairs or more), this many are drawn at random."""
 
 
 def paired(differences: Sequence[float], is_varied: bool = True) -> Comparison:
     """Computes the mean of paired differences, with a 95% interval and a two-sided p.
 
     p cannot be below 2^(1 - n), the share of sign assignments that give all n differences the same sign. So up to five
-    pairs cannot be significant, even if all agree. With few pairs, only Student's t determines the interval, which
-    assumes normal differences. Pairs are assumed to be independent. One pair has neither interval nor p. There is no
-    interval if all differences are equal up to rounding.
+    pairs cannot be significant, even if all agree. With few pairs, the interval comes from Student's t alone, and so
+    assumes that differences are normally distributed. Pairs are assumed to be independent. One pair has neither
+    interval nor p. There is no interval if all differences are equal up to rounding.
 
     Args:
         differences: differences of scores, one per seed; at least one.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 FEWEST_TRIALS = 8
-"""Smallest number of trials from which importances are computed."""
+"""Minimum number of trials from which importances are computed."""
 RESAMPLES, TREES, REPEATS = 25, 25, 2
 LEVEL = 95.0
 """Share of resamples within an interval [percent]."""

@@ -1,10 +1,10 @@
 """Decides at each look (interim analysis) of a sequential study which comparisons end, and forecasts the others.
 
-A study that tests at level .05 after every round of seeds is wrong far more often than in 5% of studies: in 14% with
-five looks (Armitage, McPherson and Rowe 1969). In the method of Lan and DeMets (1983, Biometrika 70), a
-function of t, the share of the information, says how much of the error rate may be used up to each look (alpha
-spending). The level of look k is chosen such that, if there is no difference, the probability of a significant result
-at any of the looks 1 to k is `spent_level(t_k)`. With normal scores, a look at s of S planned seeds has t = s / S.
+Testing at level .05 after every round of seeds gives a false positive in far more than 5% of studies: in 14% with five
+looks (Armitage, McPherson and Rowe 1969). In the method of Lan and DeMets (1983, Biometrika 70), a function of t, the
+share of the information, says how much of the error rate may be used up to each look (alpha spending). The level of
+look k is chosen such that, if there is no difference, the probability of a significant result at any of the looks 1 to
+k is `spent_level(t_k)`. With normal scores, a look at s of S planned seeds has t = s / S.
 
 Two functions of Lan and DeMets are offered:
 
@@ -52,7 +52,7 @@ from adapt.statistics.seeds import LEVEL, ROUNDING, Conclusion, SeedRounds, Seen
 STUDIES = 4000
 """Number of simulated studies of a forecast."""
 MOST_SAMPLES = 20_000
-"""Largest number of resamples of a look."""
+"""Maximum number of resamples at a look."""
 
 
 def samples_for(level: float) -> int:
@@ -105,7 +105,7 @@ def judge(
         rounds: number of seeds at each look, and how the error rate is divided among the looks.
         look: number of this look, from 1.
         margin: largest difference that does not matter, in the unit of the differences.
-        tests: number of comparisons that have not been significant at an earlier look; at least the number of open
+        tests: number of comparisons that were not significant at any earlier look; at least the number of open
             comparisons.
         better: 1 if higher values are better, -1 if lower values are better.
     """
@@ -202,7 +202,7 @@ _NODES = 240
 _STUDIES = 200_000
 """Number of simulated studies for correcting the levels for few seeds."""
 _FARTHEST = 8.0
-"""Largest boundary, in standard errors. The probability to cross it by chance is about 1e-15."""
+"""Largest boundary, in standard errors. The probability of crossing it by chance is about 1e-15."""
 
 
 def spent_level(spending: Spending, fraction: float, level: float = LEVEL) -> float:

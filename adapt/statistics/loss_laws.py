@@ -11,8 +11,8 @@ After R* repeats, the value is 1/e. The law of the loss adds two terms to that p
 
     L(e, r) = E + B / (D' / U)^b + P (e - 1) + C r
 
-P >= 0 is a penalty for learning the text by heart, which grows with the repeats; an additive penalty is the proposal of
-arXiv 2605.01640, and the linear form is ours. C r is the loss added or saved by a share r of general text. It is
+P >= 0 is a penalty for memorizing the text, which grows with the number of repeats; an additive penalty is the proposal
+of arXiv 2605.01640, and the linear form is ours. C r is the loss added or saved by a share r of general text. It is
 linear because shares are small; this form is ours too. U is fixed, so it is part of B.
 """
 
@@ -26,13 +26,14 @@ from scipy.optimize import least_squares, minimize, nnls
 from adapt.statistics.seeds import CONFIDENCE
 
 FEWEST_POINTS, FEWEST_KINDS = 9, 3
-"""Smallest number of training runs for a fit, and of different lengths and of different shares among these runs."""
+"""Minimum number of training runs for a fit, and minimum number of different lengths and of different shares among
+them."""
 LOW, HIGH = np.array([0.05, 0.05, 1e-3, 0.05]), np.array([4.0, 2.0, 1.0, 4.0])
 """Bounds of eta, b, eps and g."""
 STARTS = [*product((0.3, 1.5), (0.3,), (0.01, 0.3), (0.3, 1.5))]
 """Starting points of the search for eta, b, eps and g."""
 LARGEST, STEP = 0.5, 0.01
-"""Largest share of replayed text that `share_that_keeps` tries, and the step between shares."""
+"""Maximum share of replayed text that `share_that_keeps` tries, and the step between shares."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class MixtureLaw:
     unit: float
     """Length of the longest training run [tokens]."""
     error: float = 0.0
-    """Root mean square error [nats] if the loss of each training run is predicted from a fit to all other runs."""
+    """Root mean square error [nats] of leave-one-out predictions: each loss is predicted from a fit to all other
+    runs."""
     explained: float = 0.0
     """Share of the losses' variance that these predictions explain. Below 0, the mean predicts better than the law."""
 
@@ -139,7 +141,7 @@ def _search(start: np.ndarray, length: np.ndarray, share: np.ndarray, loss: np.n
 
 
 FEWEST_TRAININGS, FEWEST_PASSES = 8, 4
-"""Smallest number of training runs for a fit, and of different numbers of passes among these runs."""
+"""Minimum number of training runs for a fit, and minimum number of different numbers of passes among these runs."""
 EXPONENTS = np.geomspace(0.05, 3.0, 12)
 """Values of b that the search tries first."""
 WORTHS = np.geomspace(0.2, 200.0, 16)
@@ -147,7 +149,7 @@ WORTHS = np.geomspace(0.2, 200.0, 16)
 RESAMPLES = 200
 """Number of bootstrap resamples for the interval."""
 FAR = 1000.0
-"""Largest number of passes that is considered."""
+"""Maximum number of passes that is considered."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ class RepeatsLaw:
     factors: tuple[float, float, float, float]
     """Fitted E, B, P and C [nats]. B and P are not below 0."""
     most: float
-    """Largest number of passes among the fitted training runs."""
+    """Maximum number of passes among the fitted training runs."""
     error: float = 0.0
     """Residual standard error [nats]: the sum of squares is divided by the number of points minus parameters."""
 
@@ -182,7 +184,7 @@ class RepeatsLaw:
             margin: largest difference of losses that does not matter [nats].
 
         Returns:
-            The smallest number of passes whose loss is at most `margin` above the lowest loss of any larger number.
+            The smallest number of passes from which additional passes lower the loss by at most `margin`.
         """
         passes = np.concatenate([np.geomspace(1.0, FAR, 600)])
         terms = _repeat_terms(self.exponent, self.worth, passes, np.zeros_like(passes))
@@ -196,7 +198,7 @@ class Stop:
     """The number of passes beyond which repeats stop helping."""
 
     passes: float | None
-    """The number according to the law. None if all training runs have fewer passes."""
+    """The number of passes according to the law. None if all training runs have fewer passes."""
     low: float
     """Lower end of the 95% interval, by resampling residuals."""
     high: float | None

@@ -7,10 +7,10 @@ Entities in labelled words are read in the same way as by conlleval (CoNLL-2000)
 Permutation tests compute how often shuffled results of two recipes differ as much as the observed results. There are
 two null hypotheses, each with its own way of shuffling:
 
-- *seeds*: it does not matter which recipe a seed's score belongs to. All arrangements of the scores over the two sides
-  are tried (252 for 5 seeds per side), so p is exact. If the scores of one side are all equal, the differences
-  between the other side's scores and this value are tested instead, by flipping their signs (32 arrangements for 5
-  seeds). If the scores of each side are all equal, seeds are not tested.
+- *seeds*: it does not matter which recipe a seed's score belongs to. All assignments of the scores to the two sides are
+  tried (252 for 5 seeds per side), so p is exact. If the scores of one side are all equal, the differences between the
+  other side's scores and this value are tested instead, by flipping their signs (32 sign assignments for 5 seeds). If
+  the scores of each side are all equal, seeds are not tested.
 - *examples*: for these trained models, it does not matter which recipe a prediction belongs to. The predictions of the
   two sides are swapped example by example, with probability one half (approximate randomization: Noreen 1989; Yeh
   2000). All seeds are swapped together, because their predictions for one example are similar.
@@ -37,7 +37,7 @@ Counts: TypeAlias = "csr_array"
 Score: TypeAlias = Callable[[np.ndarray], np.ndarray]
 """Function that computes scores [...] from summed counts [..., K]."""
 CELLS = 4_000_000
-"""Largest number of cells (resamples times examples) in memory at once."""
+"""Maximum number of cells (resamples times examples) in memory at once."""
 
 
 @dataclass(frozen=True)
@@ -165,9 +165,9 @@ METRICS = ("macro_f1", "micro_f1", "accuracy")
 def metric_from_counts(confusion: np.ndarray, metric: str) -> np.ndarray:
     """Computes macro-F1, micro-F1 or accuracy of single-label predictions.
 
-    F1 of class c is 2 n_cc / (n_c. + n_.c). Macro-F1 is its mean over the classes that occur in the truth or in the
-    predictions, as scikit-learn's `f1_score` has it by default. Micro-F1 over all classes is accuracy: a wrong example
-    is one false positive and one false negative.
+    F1 of class c is 2 n_cc / (n_c. + n_.c). Macro-F1 is the mean F1 over the classes that occur in the truth or in the
+    predictions, which is also the default of scikit-learn's `f1_score`. Micro-F1 over all classes is accuracy: a wrong
+    example is one false positive and one false negative.
 
     Args:
         confusion: counts or sums of weights [..., C, C]: true class in rows, predicted class in columns.
@@ -212,7 +212,7 @@ def spans(labels: Sequence[str]) -> set[tuple[str, int, int]]:
 
 
 MOST_ARRANGEMENTS = 20_000
-"""Largest number of arrangements of seeds to try. If there are more, this many are drawn at random."""
+"""Maximum number of assignments of scores to sides to try. If there are more, this many are drawn at random."""
 
 
 @dataclass(frozen=True)
@@ -239,12 +239,12 @@ class NullDistribution:
 
 
 def seeds_null(a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> NullDistribution | None:
-    """Computes the mean of b's seeds minus the mean of a's, for every arrangement of the scores over the sides.
+    """Computes the mean of b's seeds minus the mean of a's, for every assignment of the scores to the sides.
 
     Args:
         a: scores [seeds].
         b: scores [seeds]; the number of seeds may differ.
-        rng: draws arrangements if there are more than MOST_ARRANGEMENTS.
+        rng: draws assignments if there are more than MOST_ARRANGEMENTS.
 
     Returns:
         The distribution; None if nothing can be permuted, because a side has only one seed or no scores differ.
@@ -263,20 +263,20 @@ def vary(scores: Sequence[float] | np.ndarray) -> bool:
 def arrangements(
     a: int, b: int, most: int, rng: np.random.Generator, varying: tuple[bool, bool] = (True, True)
 ) -> tuple[np.ndarray, bool]:
-    """Returns one weight per score for every arrangement of the scores over the two sides.
+    """Returns one weight per score for every assignment of the scores to the two sides.
 
     The weighted sum of the scores is the mean of side b minus the mean of side a.
 
     Args:
         a: number of seeds of the first side, whose scores come first.
         b: number of seeds of the second side.
-        most: largest number of arrangements. If there are more, this many are drawn at random.
-        rng: draws the arrangements.
+        most: maximum number of assignments. If there are more, this many are drawn at random.
+        rng: draws the assignments.
         varying: whether the scores of `a` vary, and whether the scores of `b` vary. If one side's scores are all equal,
-            arrangements flip the signs of the other side's distances from this score.
+            the signs of the other side's distances from this score are flipped instead.
 
     Returns:
-        Weights [arrangements, a + b], and whether these are all possible arrangements.
+        Weights [assignments, a + b], and whether these are all possible assignments.
     """
     if not all(varying):
         side = slice(None, a) if varying[0] else slice(a, None)
@@ -315,7 +315,7 @@ def signs(count: int, most: int, rng: np.random.Generator) -> tuple[np.ndarray, 
 
 
 def examples_null(a: Tested, b: Tested, samples: int, rng: np.random.Generator) -> tuple[NullDistribution, float]:
-    """Computes the difference b - a with predictions swapped at random by example, `samples` times.
+    """Computes the difference b - a `samples` times. Each time, the predictions for random examples are swapped.
 
     Seeds are paired in order. If one side has more seeds, its last seeds are left out of this test.
 

@@ -24,9 +24,9 @@ POWER = 0.8
 STUDIES = 2000
 """Number of simulated studies."""
 MOST_ARRANGEMENTS = 999
-"""Largest number of arrangements of seeds that the permutation test of a simulated study tries."""
+"""Maximum number of permutations of seeds that the permutation test of a simulated study tries."""
 MOST_SEEDS = 100
-"""Largest number of seeds per side that `seeds_needed` and `pairs_needed` try."""
+"""Maximum number of seeds per side that `seeds_needed` and `pairs_needed` try."""
 _HALVINGS = 10
 _DOUBLINGS = 6
 
@@ -109,7 +109,7 @@ def detectable(tasks: Sequence[Uncertainty]) -> float | None:
 
 
 def seeds_needed(tasks: Sequence[Uncertainty], difference: float, margin: float, tests: int = 1) -> int | None:
-    """Returns the smallest number of seeds per side with which a comparison is decided with probability `POWER`.
+    """Returns the minimum number of seeds per side with which a comparison is decided with probability `POWER`.
 
     A comparison is decided if the difference is significant, or if its 95% interval lies within the margin. The
     true difference and variances are assumed to equal the observed ones, and the test examples stay the same.
@@ -136,7 +136,7 @@ def seeds_needed(tasks: Sequence[Uncertainty], difference: float, margin: float,
 
 
 def pairs_needed(difference: float, deviation: float, pairs: int, margin: float, tests: int = 1) -> int | None:
-    """Returns the smallest number of pairs of seeds with which a paired comparison is decided with probability `POWER`.
+    """Returns the minimum number of pairs of seeds that decide a paired comparison with probability `POWER`.
 
     Differences are drawn from a normal distribution, and tested by Student's t. Fewer than six pairs are never
     significant, because of the sign-flip test (see `paired` in `adapt.statistics.comparison`).

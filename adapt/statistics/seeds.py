@@ -84,7 +84,7 @@ class SeedRounds:
     round_seeds: int = 5
     """Number of seeds that each further round adds to the recipes whose comparison is open (at least 1)."""
     max_seeds: int = 20
-    """Largest number of seeds per recipe, at the last look (at least `first_seeds`)."""
+    """Maximum number of seeds per recipe, at the last look (at least `first_seeds`)."""
     spending: Spending = "obrien_fleming"
     """Share of the error rate that each look uses: `obrien_fleming` uses little at early looks, so that the last look
     is nearly as strict as a test without looks; `pocock` ends large differences earlier and is stricter at the end."""

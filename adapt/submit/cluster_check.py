@@ -46,7 +46,7 @@ class NodeKind:
     now: int
     """Present number of nodes in the group."""
     most: int
-    """Largest number of nodes in the group, including the present nodes."""
+    """Maximum number of nodes in the group, including the present nodes."""
 
     def described(self) -> str:
         """Describes the group for people, such as `up to 8 nodes with 8 CPU, 1 GPU`."""
@@ -61,7 +61,7 @@ def limit_words(resources: Mapping[str, float]) -> str:
 
 
 def worker_room(per_worker: Mapping[str, float], kinds: Sequence[NodeKind]) -> int:
-    """Returns the largest number of workers that fit on the nodes. A worker cannot be divided among nodes."""
+    """Returns the maximum number of workers that fit on the nodes. A worker cannot be split across nodes."""
     return sum(
         kind.most * int(min(kind.resources.get(name, 0) / amount for name, amount in per_worker.items()))
         for kind in kinds
@@ -71,7 +71,7 @@ def worker_room(per_worker: Mapping[str, float], kinds: Sequence[NodeKind]) -> i
 def kinds_of_nodes() -> tuple[list[NodeKind], bool]:
     """Returns the groups of nodes that the cluster has or may add, and whether the cluster may grow.
 
-    The largest numbers of nodes come from the autoscaler's report to the cluster, from NODE_GROUPS, or from the cluster
+    The maximum numbers of nodes come from the autoscaler's report to the cluster, from NODE_GROUPS, or from the cluster
     file of an autoscaler that runs on this node, in this order. Without any of these, only the present nodes count. The
     function needs a connection to Ray.
 
@@ -96,7 +96,7 @@ def _fits(resources: Mapping[str, float], node: Mapping[str, float]) -> bool:
 
 
 def limits_from(groups: str) -> list[tuple[Mapping[str, float], int]]:
-    """Parses NODE_GROUPS: for each kind of node, the resources of a node and the largest number of nodes.
+    """Parses NODE_GROUPS: for each kind of node, the resources of a node and the maximum number of nodes.
 
     Raises:
         ConfigError: the text cannot be parsed.
@@ -124,7 +124,7 @@ def autoscaler_file() -> Path | None:
 
 
 def limits_in(file: Path | None) -> list[tuple[Mapping[str, float], int]]:
-    """Reads the kinds of worker nodes in a cluster file: the resources of a node, and the largest number of nodes.
+    """Reads the kinds of worker nodes in a cluster file: the resources of a node, and the maximum number of nodes.
 
     Returns an empty list if `file` is None or cannot be read.
     """
@@ -144,7 +144,7 @@ _PATIENCE_S = 120.0
 
 
 def check_storage(root: Path) -> int:
-    """Checks that every node can read a file of this node in the storage root, and write and lock files there.
+    """Checks that every node can read this node's files in the storage root, and write and lock files there.
 
     The root's folder is created only if its parent exists, because a missing parent means that a file system is not
     mounted. The function needs a connection to Ray.
@@ -179,7 +179,7 @@ def check_storage(root: Path) -> int:
 
 
 def _on_all_nodes(function: Callable[..., str], *arguments: Any) -> list[tuple[str, str]]:
-    """Calls a function on each node. Returns the name of each node with the function's result there.
+    """Calls a function on each node. Returns each node's name and result.
 
     Raises:
         ClusterError: a node does not answer.
@@ -339,9 +339,9 @@ def cluster_findings(nodes: int, ahead: dict[str, int]) -> dict[str, Any]:
 
 
 MOST_BYTES = 100_000_000
-"""Largest size of the working directory [bytes]. Ray refuses packages above 100 MiB, but only after packing them."""
+"""Maximum size of the working directory [bytes]. Ray refuses packages above 100 MiB, but only after packing them."""
 STOP_WAIT_S = 60
-"""Time that a stopped job has to end by itself [s]. Ray's default is 3 s."""
+"""Time that a stopped job has for a clean exit before it is killed [s]. Ray's default is 3 s."""
 
 
 def working_directory() -> Path:

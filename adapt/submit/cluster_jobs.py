@@ -163,7 +163,7 @@ def _failed(job: JobDetails) -> JobDetails:
 
 LASTING = {kind.exit_code for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, AdaptError)}
 LASTING = (LASTING | {70}) - {ClusterError.exit_code}
-"""Exit codes of failures that would happen again if the same command were run again."""
+"""Exit codes of permanent failures, which would recur if the same command were run again."""
 DRIVERS_SHARE = 0.001
 """Amount of the `--drive-on` resource that each job reserves.
 
@@ -179,7 +179,7 @@ class JobCluster:
     environment: dict[str, Any]
     """Runtime environment of each job; see `adapt.submit.cluster_check`."""
     retries: int = 2
-    """Number of retries after a failure that a retry may avoid, such as a lost node or a killed process."""
+    """Number of retries after a possibly temporary failure, such as a lost node or a killed process."""
     drive_on: str | None = None
     """Ray resource of the nodes that run the entry points of jobs. None means the head node."""
 
@@ -277,14 +277,14 @@ def show_log(text: str) -> None:
 
 
 class Unread(Exception):
-    """Raised if the reader of stderr has closed the stream."""
+    """Raised if the program that reads stderr has closed the stream."""
 
 
 def show_while_read(text: str) -> None:
     """Writes text of a job's log to stderr.
 
     Raises:
-        Unread: the reader has closed stderr, as the reader of `| head` does.
+        Unread: the program that reads stderr has closed the stream, as `head` does in `2>&1 | head`.
     """
     show_log(text)
     if is_unread():
@@ -339,7 +339,7 @@ class Follower:
                     self._found()
                     return job
                 asyncio.run(self._tail())
-                time.sleep(0.1)  # waits for the status, which changes a moment after the end of the log
+                time.sleep(0.1)  # waits for the job's final status, which Ray sets a moment after the log ends
             except _LOST as error:
                 self._wait(error)
 

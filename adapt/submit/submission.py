@@ -1,7 +1,8 @@
 """Implements the cluster commands of `dontstop chain`: submit, status, logs, stop, check and stages.
 
-A chain or job is submitted as one cluster job, or each of its stages as a separate cluster job. It is checked first.
-If it is already running, it is only followed. If a node or process is lost, the cluster job is submitted again.
+A chain or job is submitted as one cluster job, or each of its stages as a separate cluster job. Chains and
+jobs are checked before submission. If a chain or job is already running, it is not submitted again: the command only
+shows its log. If a node or process is lost, the cluster job is submitted again.
 """
 
 import json
@@ -188,7 +189,7 @@ def _begin(cluster: JobCluster, order: Order, attempt: int) -> str:
 
 
 def refuse_other(order: Order, jobs: Iterable[JobDetails]) -> None:
-    """Refuses an order if another chain or job is running under its name, because jobs are found by name.
+    """Refuses an order if another chain or job is running under the order's name, because jobs are found by name.
 
     Raises:
         ConfigError: another chain or job is running under this name. The message names the cluster job.
@@ -208,7 +209,7 @@ _SAID_AFTER_S = 15.0
 
 @dataclass
 class StagesProgress:
-    """Which stages of a chain can start, are running or have failed. Stages are identified by label."""
+    """Tracks which stages of a chain can start, are running or have failed. Stages are identified by label."""
 
     ready: deque[str] = field(default_factory=deque)
     """Labels of stages that have not been started, and whose inputs are finished."""
@@ -241,7 +242,7 @@ def command_of(order: Order, node: Node) -> list[str]:
 def run_as_jobs(
     cluster: JobCluster, order: Order, at_once: int, again: bool = False, wait: Callable[[float], None] = time.sleep
 ) -> dict[str, int]:
-    """Starts a job for each stage of a chain as soon as its inputs are finished, and waits for all jobs.
+    """Starts a job for each stage of a chain as soon as the stage's inputs are finished, and waits for all jobs.
 
     Jobs of an earlier call that are running or have succeeded are not started again. If a stage fails, only the stages
     that depend on it are left out.
@@ -249,7 +250,7 @@ def run_as_jobs(
     Args:
         cluster: cluster that runs the jobs.
         order: chain to run.
-        at_once: largest number of jobs at the same time.
+        at_once: maximum number of jobs that run at the same time.
         again: whether to run jobs again that have succeeded before.
         wait: function that waits for a number of seconds.
 

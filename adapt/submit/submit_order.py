@@ -48,7 +48,7 @@ class ClusterCommand:
     port: int = PORT
     """Port of `report --serve`."""
     drive_on: str | None = None
-    """Ray resource of the nodes that run the job's entry point instead of the head."""
+    """Ray resource of the nodes that run the job's entry point. None for the head node."""
 
 
 def read_cluster_command(arguments: Sequence[str]) -> ClusterCommand:
@@ -104,7 +104,7 @@ class Order:
     digest: str
     """SHA-256 of all configurations. Submission ids contain its first digits."""
     program: str
-    """Program in the folder jobs: `chain`, or the name of the job."""
+    """Name of the program in the folder `jobs`: `chain`, or the name of the job."""
     arguments: list[str]
     """Arguments of the program, without its verb."""
     configs: list[Config]
@@ -141,7 +141,7 @@ class Order:
         return shlex.join(["python", "jobs/chain.py", verb, *job, *self.arguments, *further])
 
     def narrowed(self, arguments: Sequence[str]) -> str:
-        """Returns the command that runs only those stages of a chain that the arguments select."""
+        """Returns the command that runs only the stages of a chain that the given arguments select."""
         return shlex.join(["python", "jobs/chain.py", "run", *arguments])
 
     def submission(self, attempt: int, part: str = "") -> str:

@@ -58,7 +58,7 @@ class StorageError(AdaptError):
 class CheckpointError(StorageError):
     """A checkpoint has changed since the job wrote it.
 
-    It was removed, so that a restart uses the previous checkpoint.
+    The changed checkpoint was removed, so that a restart uses the previous checkpoint.
     """
 
 

@@ -26,7 +26,7 @@ from adapt.support import stall_watch
 from adapt.support.stall_watch import DUMP_SIGNAL, IDLE, SIZE, STALLS, Beat
 
 FLOOR_S = 30.0
-"""Smallest time limit of a step if `resources.stall_s` is not set [s]."""
+"""Minimum time limit of a step if `resources.stall_s` is not set [s]."""
 TIMES = 5.0
 """Time limit of a step if `resources.stall_s` is not set, as a multiple of the slowest step so far."""
 PATIENT_S = 1800.0
@@ -38,10 +38,10 @@ DATA_WAIT = "the data wait of step"
 
 @dataclass(frozen=True)
 class Limits:
-    """Longest times without progress, after which a process is ended."""
+    """Maximum times without progress, after which a process is killed."""
 
     floor_s: float = FLOOR_S
-    """Smallest time limit of a step [s]."""
+    """Minimum time limit of a step [s]."""
     times: float = TIMES
     """Time limit of a step, as a multiple of the slowest step so far."""
     patient_s: float = PATIENT_S
@@ -82,7 +82,7 @@ class Heartbeat:
     Args:
         name: name of the process in messages, such as `rank 1`.
         folder: folder in which stalls of the stage are recorded (`stall_watch.STALLS`).
-        limits: longest times without progress.
+        limits: maximum times without progress.
         size: number of processes that wait for each other.
         phase: what the process does first.
     """
@@ -113,7 +113,7 @@ class Heartbeat:
 
     @property
     def limit_s(self) -> float:
-        """Present time limit of a step [s]."""
+        """Current time limit of a step [s]."""
         return max(self.limits.floor_s, self.limits.times * self._slowest)
 
     def beat(self, phase: str, step: int = -1, patient: bool = False) -> None:
@@ -178,7 +178,7 @@ def begin_watch(
     Args:
         name: name of the process in messages, such as `rank 1`.
         folder: folder of the stage.
-        limits: longest times without progress.
+        limits: maximum times without progress.
         size: number of processes that wait for each other.
         group: name of the group of these processes; see `join_group`. Empty if the process belongs to no group yet.
         phase: what the process does first, for messages.
@@ -263,7 +263,7 @@ def at_work(phase: str, folder: Path, stall_s: float | None = None, patient: boo
     Args:
         phase: what the task does, for messages.
         folder: folder of the stage.
-        stall_s: smallest limit of a call [s]; see `Limits.of_task`.
+        stall_s: minimum time limit of a call [s]; see `Limits.of_task`.
         patient: whether the duration of the phase is not known, as in `beat`.
     """
     global _own
@@ -287,7 +287,7 @@ class Steady:
         function: function that returns a result, or an iterator of results.
         phase: what the function does, for messages.
         folder: folder of the stage.
-        stall_s: smallest limit of a call [s]; see `Limits.of_task`.
+        stall_s: minimum time limit of a call [s]; see `Limits.of_task`.
         patient: whether the duration of a call is not known, as in `beat`.
     """
 

@@ -36,9 +36,9 @@ def space_file(name: str) -> str:
 
 
 def unless_here(shipped: Mapping[str, Path]) -> dict[str, str]:
-    """Returns the shipped files, keyed by name. Leaves out names that a file in the current folder has.
+    """Returns the shipped files, keyed by name. Leaves out a name if a file in the current folder has it.
 
-    The user's own file is then used instead.
+    In this case, the user's own file is used.
     """
     return {name: str(file) for name, file in shipped.items() if not Path(name).is_file()}
 

@@ -1,8 +1,8 @@
 """Watches one process from outside, and ends it if it makes no progress. Runs as a separate program.
 
-The watched process is the parent. It writes its heartbeat (`Beat`) to memory that both processes share, by
-`adapt.support.heartbeat`. A thread of the watched process could not do this work: no thread runs while a signal has
-stopped the process or while another thread holds Python's global interpreter lock (GIL).
+The watched process is the parent. With `adapt.support.heartbeat`, it writes its heartbeat (`Beat`) to memory that both
+processes share. A thread of the watched process could not do the watching: no thread runs while a signal has stopped
+the process or while another thread holds Python's global interpreter lock (GIL).
 
 Processes that wait for each other, such as the ranks of a training run, form a group. Their watchers exchange reports
 through files in a folder. If a process exceeds its time limit, its watcher reports this to the others. If another
@@ -34,7 +34,7 @@ from typing import NamedTuple
 LOOK_S = 0.5
 """Time between two reads of the heartbeat [s]."""
 _LONGEST_LOOK_S = 2.0
-"""Largest time between two reads of the heartbeat that counts as time without progress [s].
+"""Maximum time between two reads of the heartbeat that counts as time without progress [s].
 
 If more time has passed, the machine was suspended or overloaded, so that the watched process could not run either.
 """
@@ -43,11 +43,11 @@ _GRACE_S = 6.0
 _HUNG_S = 30.0
 """Time after which the folder of a group counts as unreachable, so that each watcher decides by itself [s]."""
 _OTHERS_S = 5.0
-"""Longest wait until the other processes of the group have recorded what they do (`Stall`) [s]."""
+"""Maximum wait until the other processes of the group have recorded what they do (`Stall`) [s]."""
 _DUMP_S = 3.0
-"""Longest wait until the process has written its Python stacks [s]."""
+"""Maximum wait until the process has written its Python stacks [s]."""
 _PULSE_S = 2.0
-"""Longest wait for the pulse thread [s]. This thread of the watched process runs Python code twice per second."""
+"""Maximum wait for the pulse thread [s]. This thread of the watched process runs Python code twice per second."""
 _LAYOUT = struct.Struct("<Q q d d Q Q 32s 64s")
 _CHECK = struct.Struct("<I")
 SIZE = _LAYOUT.size + _CHECK.size
@@ -68,9 +68,9 @@ class Beat(NamedTuple):
     step: int
     """Number of the step; -1 if the work has no steps."""
     limit_s: float
-    """Longest time until the next beat [s]; infinite while the process has nothing to do."""
+    """Maximum time until the next beat [s]; infinite while the process has nothing to do."""
     stopped_limit_s: float
-    """Longest time until the next beat of a process that a signal has stopped [s]. It applies in all phases."""
+    """Maximum time until the next beat of a process that a signal has stopped [s]. It applies in all phases."""
     pulses: int
     """Number of times that the pulse thread ran. This thread runs about twice per second, and needs the GIL."""
     thread: int
@@ -161,7 +161,7 @@ def blamed(stalls: list[Stall]) -> list[Stall]:
     """Returns the processes of a group that the other processes waited for.
 
     These are the processes that could not run. If all processes could run, these are the processes that were not in a
-    collective operation. If all were in one, these are the processes with the least progress.
+    collective operation. If all were in a collective operation, these are the processes with the least progress.
     """
     unable = [each for each in stalls if each.is_stopped or each.is_gil_held or not each.stack]
     at_work = [each for each in stalls if not each.waits_for_others]

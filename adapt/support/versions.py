@@ -1,4 +1,4 @@
-"""Compares the installed versions of Ray, DeepSpeed and transformers with those that dontstop was tested with."""
+"""Compares the installed versions of Ray, DeepSpeed and transformers with the versions tested with dontstop."""
 
 import importlib.metadata
 from collections.abc import Iterable

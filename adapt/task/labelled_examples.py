@@ -201,10 +201,10 @@ def metric_of_task(task: TaskConfig) -> str:
 
 
 def some_labels(task: TaskConfig, split: str) -> list[str]:
-    """Returns the first two different labels of a split, or fewer if the split has fewer. Reading then stops.
+    """Reads a split until two different labels are found, and returns them; returns fewer if the split has fewer.
 
     Raises:
-        ConfigError, DataError, StorageError: for the reasons given at `split_files` and `read_file`.
+        ConfigError, DataError, StorageError: in the cases listed at `split_files` and `read_file`.
     """
     found: list[str] = []
     for file in split_files(task, split):

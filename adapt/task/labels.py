@@ -24,10 +24,10 @@ NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 MISSING = ("nan", "<na>", "null")
 """Strings that programs write for a missing value."""
 CHANCE = 0.001
-"""A dev or test split with a single class is refused if its probability is below this value: the probability that as
-many examples, drawn at random from train, all have this class."""
+"""Lowest accepted probability of a dev or test split with a single class. This is the probability that a random sample
+of train examples, as large as the split, has only this class."""
 MOST_AMOUNTS = 20
-"""Largest number of different labels with decimals in train. If there are more and all labels are numbers, the labels
+"""Maximum number of different labels with decimals in train. If there are more and all labels are numbers, the labels
 are amounts and not classes, and they are refused."""
 FEWEST_EXAMPLES = 20
 """A task with at least this many train examples is refused if no two of its examples have the same class."""

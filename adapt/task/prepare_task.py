@@ -40,7 +40,7 @@ from adapt.terminal.console import log
 SPLITS = ("train", "dev", "test")
 TASK_FILE = "task.json"
 IGNORED = -100
-"""Label of tokens without a score in tasks of kind `tokens`: special tokens, and tokens that do not begin a word."""
+"""Label of unscored tokens in tasks of kind `tokens`: special tokens, and tokens that do not begin a word."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Writes progress and messages for people to stderr, and finally one line of JSON for programs to stdout.
 
-`outlive_readers` replaces both streams by streams that never fail: a line that cannot be written is dropped.
+`outlive_readers` replaces both streams with streams that never fail: a line that cannot be written is dropped.
 """
 
 import atexit
@@ -40,7 +40,7 @@ AGAIN = "run the same command again: what is finished stays, and a training goes
 
 
 def printable(text: str) -> str:
-    r"""Replaces control characters except tabs and line ends by their code, such as `\x1b`.
+    r"""Replaces control characters, except tabs and line ends, with their codes, such as `\x1b`.
 
     Otherwise, a document or a name could contain characters that clear the terminal's screen or change its title.
     """
@@ -270,10 +270,10 @@ def _say_failed(error: AdaptError) -> None:
 
 
 PATIENCE_S = 10.0
-"""Longest time that a line waits for a paused reader, such as `less` [s]. After that, further lines do not wait."""
+"""Maximum time that a line waits for a paused reader, such as `less` [s]. After that, further lines do not wait."""
 _PIECE = 1000
-"""Maximum number of characters per write to a pipe. They have at most 4,000 bytes, which a pipe accepts without waiting
-if poll(2) reports that it is writable."""
+"""Maximum number of characters per write to a pipe. This is at most 4,000 bytes, which a pipe accepts without waiting
+if poll(2) reports that the pipe is writable."""
 _GONE = errno.EPIPE, errno.EIO, errno.ENXIO, errno.ECONNRESET
 """Error numbers of a pipe whose reader has ended, and of a closed terminal."""
 
@@ -361,10 +361,10 @@ class Unfailing(io.TextIOBase):
 
 
 def outlive_readers() -> None:
-    """Replaces stdout and stderr of this process by streams that never fail.
+    """Replaces stdout and stderr of this process with streams that never fail.
 
     Descriptors that were closed when the process began (`2>&-`) are opened to /dev/null. Otherwise, the next opened
-    file would get the number of stderr, and would receive everything that libraries write to stderr.
+    file would get the descriptor number of stderr, and would receive everything that libraries write to stderr.
     """
     point_to_null(number for number in range(3) if not _is_open(number))
     for name, number in (("stdout", 1), ("stderr", 2)):

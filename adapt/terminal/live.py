@@ -74,7 +74,7 @@ def display(waiting: str, least: Sequence[str], period_s: float = 0.0) -> Iterat
 
 @contextmanager
 def live_table() -> "Iterator[Callable[[RenderableType], None] | None]":
-    """Yields a function that draws a table on the terminal in place of the previous one, or None without a terminal."""
+    """Yields a function that redraws a table on the terminal. Yields None if there is no terminal."""
     if not (sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and _terminal.acquire(blocking=False)):
         yield None
         return

@@ -113,7 +113,7 @@ class EngineParts:
                     attribute(held, name)
 
     def set_loss_scale(self, scale: float) -> None:
-        """Replaces DeepSpeed's dynamic loss scale, which is torch's GradScaler, by a fixed loss scale.
+        """Replaces DeepSpeed's dynamic loss scale, which is torch's GradScaler, with a fixed loss scale.
 
         GradScaler is replaced because, at stages 1 to 3, DeepSpeed would clip gradients before they are divided by the
         scale, and change the scale within a step. At stage 0, the caller of `backward` must multiply the loss.
@@ -152,7 +152,7 @@ class EngineParts:
     def drop_gradients(self) -> None:
         """Clears gradients that DeepSpeed would keep after a step at stages 1 to 3.
 
-        A method has set these gradients, for parameters to which the backward pass gave no gradient.
+        A method set these gradients, for parameters that got no gradient in the backward pass.
         """
         held = "fp32_partitioned_groups_flat" if self._stage == 3 else "single_partition_of_fp32_groups"
         gradients = [group.grad for group in attribute(self._zero, held) if group.grad is not None]

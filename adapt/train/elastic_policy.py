@@ -44,7 +44,7 @@ class Patience:
     settle_s: float = 5.0
     """Time for which the possible number of workers must be stable before fewer than the maximum are started [s]."""
     look_s: float = 5.0
-    """Time between two checks, during training, whether the cluster has room for more workers [s]."""
+    """Time between two checks during training of whether the cluster has room for more workers [s]."""
     looks: int = 4
     """Number of consecutive checks that must find room for more workers before the group of workers grows."""
 
@@ -71,7 +71,7 @@ class Sizing:
 
         Args:
             room: number of workers that the cluster has room for.
-            now: present time of any clock [s].
+            now: current time, on any clock [s].
         """
         self._larger = []
         if room != self._room:
@@ -86,8 +86,8 @@ class Sizing:
         """Returns a larger number of workers if several consecutive checks found room for it, else None.
 
         Args:
-            size: present number of workers.
-            room: number of workers that the cluster has room for, including the present ones.
+            size: current number of workers.
+            room: number of workers that the cluster has room for, including the current ones.
         """
         larger = self._most_of(room)
         if larger is None or larger <= size:
@@ -114,7 +114,7 @@ class ElasticRun:
     rules: RestartRules
     """Rules for restarts. Lost nodes are not failures, but count as restarts."""
     asks_for_nodes: bool
-    """Whether the cluster may have an autoscaler. The policy then requests nodes for the largest number of workers."""
+    """Whether the cluster may have an autoscaler. The policy then requests nodes for the maximum number of workers."""
 
     @property
     def folder(self) -> Path:
@@ -180,14 +180,14 @@ class ElasticPolicy(ScalingPolicy):
             self._not_before = time.monotonic() + wait
 
     def on_controller_start_worker_group(self, *, scaling_config: Any, num_workers: int) -> dict[str, str] | None:
-        """Returns the label selector that excludes nodes on which workers failed twice, or None without such nodes."""
+        """Returns the label selector that excludes nodes on which workers failed twice, or None if there are none."""
         bad = self._bad_nodes(free_slots(self._bundle))
         if bad:
             tell(self._run.folder, f"workers failed twice on {self._log.avoid(bad)}; training goes on with other nodes")
         return without(bad) or None
 
     def _bad_nodes(self, free: Mapping[str, int]) -> set[str]:
-        """Returns the nodes to avoid. Returns no node if the other nodes have no room for the fewest workers."""
+        """Returns the nodes to avoid. Returns none if the other nodes cannot hold the minimum number of workers."""
         bad = self._log.bad_nodes()
         room = sum(self._slots_with_held(free, name) for name in free.keys() - bad)
         return bad if room >= self._sizing.worlds[0] else set()
@@ -270,7 +270,7 @@ class ElasticPolicy(ScalingPolicy):
 
 
 def with_elastic_policy(trainer: Any, scaling: ScalingConfig, sizes: Sequence[int], run: ElasticRun) -> Any:
-    """Replaces the trainer's policy for the number of ranks by our policy, and returns the trainer.
+    """Replaces the trainer's policy for the number of ranks with our policy, and returns the trainer.
 
     Args:
         trainer: trainer of Ray Train.

@@ -122,7 +122,7 @@ class Engine:
     def _reduce(self) -> None:
         """Averages gradients over ranks at stage 0, in pieces.
 
-        DeepSpeed's own reduction would copy all gradients together, even with one rank.
+        DeepSpeed's own reduction would copy all gradients into large buffers, even with one rank.
         """
         for parameter in self._trained.values():
             if parameter.grad is None:
@@ -160,8 +160,8 @@ class Engine:
     def skip(self) -> None:
         """Ends a step without changing weights, optimizer or loss scale. Replaces `step` after the last pass of a step.
 
-        At stage 0, the optimizer ignores parameters without gradients. At other stages, DeepSpeed itself leaves out a
-        step with infinite gradients.
+        At stage 0, the optimizer ignores parameters without gradients. At other stages, DeepSpeed itself skips a step
+        with infinite gradients.
         """
         if self.zero_stage == 0:
             self._engine.zero_grad()
@@ -269,8 +269,8 @@ class Engine:
     def load(self, folder: Path) -> dict[str, Any]:
         """Restores the state that `save` wrote, and returns its `progress`. All ranks must call it.
 
-        The state may have been written with another number of ranks or at another ZeRO stage. Frozen parameters and
-        buffers are then not read, and have the values of the loaded model.
+        The state may have been written with another number of ranks or at another ZeRO stage. In this case, frozen
+        parameters and buffers are not read, and keep the values of the loaded model.
 
         Raises:
             TrainingError: the state was written with other resources and cannot be converted, or DeepSpeed does not
@@ -289,7 +289,7 @@ class Engine:
     def _read(self, folder: Path) -> None:
         with only_numbers():
             loaded, _ = self._engine.load_checkpoint(str(folder), tag=TAG)
-        if loaded is None:  # DeepSpeed raises no error, and would continue with the present weights
+        if loaded is None:  # DeepSpeed raises no error, and would continue with the current weights
             raise TrainingError(f"DeepSpeed can load nothing from {folder}", "delete that folder and run again")
 
     @property
@@ -316,7 +316,7 @@ class Engine:
             return
         with self._inside.loading_by_parameter():
             self._read(parts)
-        # gives each parameter its own step counter: at stage 3, they share one, which each parameter would increment
+        # gives each parameter its own step counter: at stage 3, each parameter would increment a shared counter
         for state in self._adamw.state.values():
             state["step"] = state["step"].to(state["exp_avg"].device, copy=True)
 

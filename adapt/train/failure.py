@@ -25,12 +25,12 @@ from adapt.train.restarts import workers_failed
 from adapt.train.schedule import smaller_micro_batch
 
 _STATED_S = 30.0
-"""After Ray has reported that a rank does not answer, longest wait for the watcher's report of a stall [s]."""
+"""Maximum wait for the watcher's report of a stall, after Ray has reported that a rank does not answer [s]."""
 
 
 @contextmanager
 def portable_errors() -> Iterator[None]:
-    """Converts errors of the block before they are sent to another process, because sending loses the chain of causes.
+    """Converts errors raised in the block before they are sent to another process, which loses the chain of causes.
 
     If one of our own errors is among the causes, that error is raised. An error that cannot be unpickled becomes a
     RuntimeError with its text.
@@ -58,7 +58,7 @@ def _travels(error: Exception) -> bool:
 
 
 def known(error: BaseException, folder: Path) -> AdaptError | None:
-    """Finds a cause of an error because of which a retry would fail again.
+    """Finds a cause of an error that would make a retry fail again.
 
     Such causes are dontstop's own errors, and the operating system's refusal to write to `folder`. Returns None for all
     other errors, and for a device that ran out of memory after some steps.
@@ -119,7 +119,7 @@ def new_stalls(folder: Path, past: set[Path], is_unanswered: bool) -> set[Path]:
     """Returns the folders of a stage's new stalls, which are not in `past`.
 
     A rank that is stopped answers neither Ray nor the other ranks. If Ray reports this first, waits until the watcher
-    of the rank has written what the rank does.
+    of the rank has recorded what the rank is doing.
 
     Args:
         folder: folder of the stage.
@@ -156,14 +156,14 @@ class NodeLeaves(Exception):
 
 
 def is_announced(ranks: Mapping[int, BaseException]) -> bool:
-    """Returns whether ranks ended because a node leaves. They may have ended before or with the node."""
+    """Returns whether ranks ended because a node leaves, either before the node left or together with it."""
     dead = [getattr(error, "health_check_failure", None) for error in ranks.values()]
     left = any(isinstance(cause, NodeLeaves) for error in ranks.values() for cause in causes(error))
     return left or any(getattr(error, "preempted", False) for error in dead)
 
 
 def is_unanswered(errors: Iterable[BaseException]) -> bool:
-    """Returns whether a rank does not answer Ray, although Ray does not know that its process has ended."""
+    """Returns whether a rank does not answer Ray although, as far as Ray knows, its process has not ended."""
     return any(isinstance(cause, ActorUnavailableError) for error in errors for cause in causes(error))
 
 
@@ -240,7 +240,7 @@ def memory_kills(config: Config, folder: Path) -> Iterator[None]:
     """Converts the error of a worker that Ray's memory monitor killed to a DeviceMemoryError.
 
     The new error names the number of sequences per pass. If the worker was killed before its first pass, for example
-    while it loaded the model, the error stays the same, because fewer sequences would not help.
+    while it loaded the model, the error is not converted, because fewer sequences would not help.
 
     Args:
         config: configuration of the training run.

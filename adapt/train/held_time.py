@@ -49,9 +49,9 @@ _seconds: defaultdict[str, float] = defaultdict(float)
 
 @contextmanager
 def spent_on(cause: Loss) -> Iterator[None]:
-    """Counts the time of the block as lost by a cause. The time of nested blocks is not counted twice.
+    """Counts the time of the block as lost to a cause. The time of nested blocks is not counted twice.
 
-    Any code that a rank runs between or within steps may use it; the time of rank 0 is recorded.
+    Any code that a rank runs between or within steps may use it, but only the time of rank 0 is recorded.
 
     Args:
         cause: what the devices wait for, such as `evaluation`.
@@ -99,7 +99,7 @@ class HeldLog:
             self.record(step)
 
     def record(self, step: int) -> None:
-        """Records the time so far. Call it after each checkpoint, so that the steps in it are known exactly."""
+        """Records the time so far. Call it after each checkpoint, so that the checkpoint's steps are known exactly."""
         seconds = {cause: round(value, 4) for cause, value in _seconds.items()}
         _seconds.clear()
         self._write("spent", step=step, seconds=seconds)
@@ -125,7 +125,7 @@ def holding(folder: Path, devices: int, waits: bool) -> Iterator[None]:
 
     Args:
         folder: folder of the stage.
-        devices: smallest number of devices that the group of ranks will have.
+        devices: minimum number of devices that the group of ranks will have.
         waits: whether the ranks may wait for devices that other jobs use. If so, the time begins when rank 0 starts.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -171,7 +171,7 @@ class HeldTime:
         """Describes the lost shares of the held time, the largest first: `restart 3.2%, start 1.0%`.
 
         Args:
-            most: number of causes that are named. Shares below 0.05% are left out.
+            most: maximum number of causes to name. Shares below 0.05% are left out.
         """
         shares = {cause: seconds / self.held for cause, seconds in self.lost.items()} if self.held else {}
         ordered = sorted(shares.items(), key=lambda pair: -pair[1])[:most]
@@ -217,7 +217,7 @@ class _Reader:
 
     lost: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     stretches: list[tuple[int, int, float]] = field(default_factory=list)
-    """First step, end (exclusive) and device time [s] of each range of steps that the present weights contain."""
+    """First step, end (exclusive) and device time [s] of each range of steps that led to the current weights."""
     last: float = 0.0
     """Time up to which the held time is counted [s since 1970]."""
     devices: int = 1

@@ -49,7 +49,7 @@ class Loop:
         micro_batch: number of sequences per pass.
         steps: number of steps of the run.
         seed: seed of the dropout. The dropout of a pass is a function of the seed, the step and the number of the pass
-            among the passes of all ranks. It therefore has no state, and does not depend on the number of ranks if
+            among the passes of all ranks. Dropout therefore has no state, and does not depend on the number of ranks if
             each pass has the same rows.
         wishes: requests for additional checkpoints.
         branch_step: number of steps after which the state is saved for longer runs, if any.

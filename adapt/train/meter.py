@@ -69,8 +69,8 @@ class Meter:
     def report(self) -> dict[str, Any]:
         """Averages the metrics of the steps since the last report. All ranks must call it.
 
-        The loss is summed over ranks. The share of time spent waiting for a CPU core is the largest share of all
-        ranks, because the other ranks wait for that rank.
+        The loss is summed over ranks. The share of time spent waiting for a CPU core is the maximum over ranks, because
+        the other ranks wait for the rank with this maximum.
         """
         loss, steps = torch.stack(self._losses or self._skipped).mean(), len(self._losses) + len(self._skipped)
         dist.all_reduce(loss)
@@ -95,7 +95,7 @@ class Meter:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Returns the largest peak memory of all ranks since their processes started [bytes].
+    """Returns the maximum over ranks of the peak memory since their processes started [bytes].
 
     This is the memory of the GPU, or of the process if there is no GPU. All ranks must call it.
     """
@@ -138,11 +138,11 @@ class Utilization:
         peak = torch.tensor(matmul_rate(device.type, precision), dtype=torch.float64, device=device)
         dist.all_reduce(peak)
         done = training_flops(size, work, recompute)
-        in_layers = training_flops(size, work, recompute, padding=0.5) - done  # 0.5 doubles the FLOPs of the layers
+        in_layers = training_flops(size, work, recompute, padding=0.5) - done  # a share of 0.5 doubles these FLOPs
         return cls(training_flops(size, work), done, peak.item(), in_layers)
 
     def done_with(self, padding: float) -> float:
-        """Returns the FLOPs per token, without padding tokens, with recomputation and the FLOPs of padding.
+        """Returns the FLOPs per token that is not padding, including recomputation and the FLOPs of padding.
 
         Args:
             padding: share of the positions in the layers that are padding.

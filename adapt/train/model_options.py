@@ -88,7 +88,7 @@ def layers(model: PreTrainedModel, field: str) -> list[torch.nn.Module]:
 
 
 def unsupported_option(model: PreTrainedModel, field: str) -> ModelError:
-    """Creates the error for an architecture whose layers cannot be found, because it does not mark them."""
+    """Creates the error for an architecture that does not mark its layers, so that they cannot be found."""
     return ModelError(f"{field} does not work with {type(model).__name__}", f"leave {field} off")
 
 
@@ -123,7 +123,7 @@ def resolve(wanted: str, device: torch.device) -> Precision:
 
 
 def least_of_ranks(number: int, device: torch.device) -> int:
-    """Returns the smallest `number` of all ranks. All ranks must call this function."""
+    """Returns the minimum of `number` over all ranks. All ranks must call this function."""
     agreed = torch.tensor(number, device=device)
     dist.all_reduce(agreed, dist.ReduceOp.MIN)
     return int(agreed)

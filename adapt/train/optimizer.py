@@ -27,7 +27,7 @@ def build_optimizer(
     Args:
         model: model, on the device that it trains on.
         training: training settings.
-        sharded: whether ZeRO will replace each parameter by this rank's share of it.
+        sharded: whether ZeRO will replace each parameter with this rank's shard of it.
         splits_head: whether the language-model head gets separate groups, so that steps can train only the head.
     """
     embeddings = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
@@ -59,7 +59,7 @@ def _group(parameters: list[nn.Parameter], decay: float, factor: float, is_head:
 
 
 def head_parameters(model: Any) -> set[nn.Parameter]:
-    """Returns the parameters of a model's head. Embeddings that the head shares belong to the base model."""
+    """Returns the parameters of a model's head. Embeddings tied to the head belong to the base model."""
     return set(model.parameters()) - set(model.base_model.parameters())
 
 
@@ -79,8 +79,8 @@ def set_learning_rate(groups: list[dict[str, Any]], rate: float, head_alone: boo
         groups: parameter groups of the optimizer.
         rate: learning rate of the step.
         head_alone: whether only the language-model head is trained in this step. The learning rate of all other groups
-            is then 0, so that neither gradients nor weight decay change their parameters. AdamW's averages of their
-            gradients are still updated.
+            is then 0, so that neither gradients nor weight decay change their parameters. AdamW's moments are still
+            updated.
     """
     for group in groups:
         group["lr"] = 0.0 if head_alone and not group.get(IS_HEAD) else rate * group.get(FACTOR, 1.0)
@@ -104,7 +104,7 @@ class StableAdamW(torch.optim.AdamW):
     def __init__(self, groups: list[dict[str, Any]], *, sharded: bool, **settings: Any) -> None:
         super().__init__(groups, **settings)
         self._sharded = sharded
-        # the device on which ranks add up sums, because ZeRO may move parameters to the CPU
+        # the device on which sums are added over ranks, because ZeRO may move parameters to the CPU
         self._device = groups[0]["params"][0].device
         for group in self.param_groups:
             group["numel"] = group["params"][0].numel()

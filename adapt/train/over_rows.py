@@ -31,7 +31,7 @@ def batches_of(rows: np.ndarray, size: int) -> Share:
 
 
 def over_rows(function: OnRows[R], batches: Share, config: Config, sequences: int = 1) -> tuple[list[R], float]:
-    """Calls a function on batches of rows, divided among one Ray task per worker.
+    """Calls a function on batches of rows, which are divided among Ray tasks, one per worker.
 
     Each batch is computed by a single task, so the result does not depend on the number of tasks. The result does
     not depend on the devices either: if they resolve precision `auto` differently, all batches are computed again in

@@ -55,8 +55,9 @@ class Place:
     def share(self, lengths: Sequence[int]) -> tuple[list[int], int]:
         """Returns the indices of the texts that this rank measures, and how many of them enter the result.
 
-        Each rank gets equally many texts, of similar length, so that all ranks run equally many forward passes. If the
-        texts do not divide equally, some ranks repeat their last text. The repeated text does not enter the result.
+        Each rank gets the same number of texts, of similar length, so that all ranks run the same number of forward
+        passes. If the texts do not divide equally, some ranks repeat their last text. The repeated text does not enter
+        the result.
 
         Args:
             lengths: length of each text [tokens].
@@ -66,13 +67,13 @@ class Place:
         return [*own, *(own or order[:1])[-1:] * (most - len(own))], len(own)
 
     def add_up(self, sums: torch.Tensor) -> None:
-        """Replaces a CPU tensor by its sum over all ranks. All ranks call it."""
+        """Replaces a CPU tensor with its sum over all ranks. All ranks call it."""
         dist.all_reduce(sums, group=among_hosts())
 
 
 Figures = Callable[[Any], Mapping[str, float]]
 """Function that measures a model in evaluation mode. All ranks call it at the same time with the same engine, and run
-equally many forward passes, because ZeRO stage 3 needs this. Only the values of rank 0 are used."""
+the same number of forward passes, because ZeRO stage 3 needs this. Only the values of rank 0 are used."""
 
 
 class PointMeasure(Protocol):
@@ -102,7 +103,7 @@ class Points:
     objective: Objective
     method: Method
     kept: State | None = None
-    """Weights that would be exported if the run ended now. None if these are the present weights of the model. The
+    """Weights that would be exported if the run ended now. None if these are the current weights of the model. The
     mapping is empty on all ranks except rank 0."""
     end: EarlyEnd | None = field(default=None, init=False)
     """Describes how the run ended early. None if it has not ended early."""
@@ -129,7 +130,7 @@ class Points:
             torch.save(self.kept, folder / KEPT_FILE)
 
     def measure(self, progress: Progress, is_last: bool = False) -> dict[str, float]:
-        """Measures the model if a measurement is due at this step and was not made yet. All ranks must call it.
+        """Measures the model if a measurement is due at this step and has not been made yet. All ranks must call it.
 
         Args:
             progress: counts of the run. The measured values and the time of the measurement are added.
@@ -169,7 +170,7 @@ class Points:
         self.end = early_end(points, self.training)
 
     def result(self, progress: Progress) -> State:
-        """Returns the weights to export: those of an earlier step, or the present weights. All ranks must call it."""
+        """Returns the weights to export: those of an earlier step, or the current weights. All ranks must call it."""
         chosen = exported_point(as_points(progress.points), self.training)
         if chosen is None or self.kept is None:
             return self._exported()

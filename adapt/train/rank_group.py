@@ -42,7 +42,7 @@ from adapt.train.training_run import tell
 _RESERVED = "placement_group"
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 _ANSWER_S = 60.0
-"""Longest time until the watch of each new rank has begun [s]. On an idle machine, this takes less than a second."""
+"""Maximum time until the watch of each new rank has begun [s]. On an idle machine, this takes less than a second."""
 _LOOK_S = 5.0
 """Time between two checks for stopped processes [s]."""
 _WIDTH = 300
@@ -56,7 +56,7 @@ class RankGroupConfig(TorchConfig):
 
     Attributes:
         rules: rules for restarts of the training run. None for ranks that are not watched.
-        limits: longest times without progress of a rank, from its start on.
+        limits: maximum times that a rank may make no progress, counted from the rank's start.
         local: existing folder that only this user may enter, in which ranks on this machine create their store. Empty
             for ranks of a cluster, which find each other as in Ray Train.
     """
@@ -72,12 +72,12 @@ class RankGroupConfig(TorchConfig):
 
 
 class RankGroup(Backend):
-    """Starts watches and process group of the ranks, and ends the process group as Ray Train's backend does."""
+    """Starts the watches and the process group of the ranks. Ends the process group as Ray Train's backend does."""
 
     share_cuda_visible_devices = True
 
     def on_start(self, worker_group: Any, backend_config: Any) -> None:
-        """Starts watches and process group, after Ray has started the processes and before they train.
+        """Starts the watches and the process group, after Ray has started the processes and before they train.
 
         Raises:
             StallError: a rank made no progress and was ended. The error names the rank.
@@ -113,8 +113,8 @@ class RankGroup(Backend):
 def _watch(worker_group: Any, folder: Path, limits: Limits) -> None:
     """Begins the watch of each rank.
 
-    The start of a rank may take several times as long as earlier starts in this job on its host. Without
-    an earlier start, the limit for phases of unknown duration applies.
+    The start of a rank may take several times as long as earlier starts in this job on the same host. Without an
+    earlier start, the limit for phases of unknown duration applies.
 
     Raises:
         StallError: a rank does not answer, so its watch could not begin.
@@ -166,7 +166,7 @@ def _cause(error: RayError) -> Cause:
 
 @dataclass
 class UnwatchedStarts:
-    """Ends processes that a signal stops before their watch begins, if the job started Ray. The driver uses this class.
+    """Ends processes that a signal stopped before their watch began, if the job started Ray. Used by the driver.
 
     Ray needs some seconds to create the process of a rank. If the process is stopped meanwhile, Ray waits forever.
 

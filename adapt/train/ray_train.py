@@ -89,7 +89,8 @@ class RankedRun:
     keep_checkpoints: int
     """Number of newest checkpoints that are not removed."""
     limits: Limits = field(default_factory=Limits)
-    """Longest times without a heartbeat of a rank (`adapt.support.heartbeat.beat`), from its start on."""
+    """Maximum times between two heartbeats of a rank (`adapt.support.heartbeat.beat`), counted from the rank's
+    start."""
 
     @property
     def run_folder(self) -> Path:
@@ -264,7 +265,7 @@ class FixedGroup:
     """Ids of the nodes on which no rank may run."""
 
     def leave_bad_nodes(self) -> None:
-        """Raises BadNodeError if ranks failed twice on a node that is not avoided yet, and the others have enough room.
+        """Raises BadNodeError if ranks failed twice on a node that is not avoided yet and other nodes have enough room.
 
         A run of Ray Train cannot exclude nodes once it has started. The driver therefore starts another run.
         """

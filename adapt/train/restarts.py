@@ -1,4 +1,4 @@
-"""Records why a training run restarted and how many steps and seconds this cost. Decides whether it restarts.
+"""Decides whether a training run may restart. Records why it restarted and how many steps and seconds this cost.
 
 The log is the file `restarts.jsonl` in the stage's folder. It is on the job's node and survives a killed job. Three
 processes write to it: the driver, Ray Train's controller and rank 0.
@@ -27,7 +27,7 @@ REACHED_FILE = "reached"
 _BAD = 2
 """Number of failures on a node after which no more ranks run on the node."""
 _MOST_WAIT_S = 60.0
-"""Longest wait before a restart [s]."""
+"""Maximum wait before a restart [s]."""
 
 Cause = Literal["stalls", "preemptions", "lost_nodes", "failures", "resizes", "interruptions"]
 """Cause of a restart of the workers. Each cause is also a field of `Restarts`. If there are several causes, the first
@@ -41,7 +41,7 @@ class Restarts:
     stalls: int = 0
     """Number of restarts because a worker made no progress."""
     preemptions: int = 0
-    """Number of restarts because a node was announced to leave."""
+    """Number of restarts because a node was about to leave, as announced by a notice."""
     lost_nodes: int = 0
     """Number of restarts because a node disappeared without a notice."""
     failures: int = 0
@@ -155,7 +155,7 @@ class RestartLog:
         return [line for line in lines[start:] if "cause" in line]
 
     def of_this_job(self) -> list[dict[str, Any]]:
-        """Returns the causes of restarts since the present job began."""
+        """Returns the causes of restarts since the current job began."""
         return [line for line in self._lines_of_this_job() if "cause" in line]
 
     def _lines_of_this_job(self) -> list[dict[str, Any]]:
@@ -218,7 +218,7 @@ class RestartLog:
         return total
 
     def _reached(self) -> tuple[int, float]:
-        """Returns the number of finished steps and the time of the last one, or 0 and the present time."""
+        """Returns the number of finished steps and the time of the last one, or 0 and the current time."""
         try:
             step, moment = (self._folder / REACHED_FILE).read_text().split()
             return int(step), float(moment)

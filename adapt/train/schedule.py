@@ -78,7 +78,7 @@ def rows_of(tokens: int, training: TrainingConfig) -> int:
 
 
 def length_of(training: TrainingConfig, epoch: int, most: int | None = None) -> RunLength:
-    """Returns the length of a run, which ends at the first of the configured limits.
+    """Returns the length of a run, which ends at the first configured limit that it reaches.
 
     If the corpus is smaller than a batch, the batch contains rows of several epochs.
 
@@ -86,7 +86,7 @@ def length_of(training: TrainingConfig, epoch: int, most: int | None = None) -> 
         training: training settings with the limits. `max_flops` must already be converted to steps
             (`adapt.train.capacity.flops`).
         epoch: number of rows in an epoch.
-        most: largest number of rows of the run, rounded up to whole steps. None if the number of rows is not limited.
+        most: maximum number of rows in the run, rounded up to whole steps. None if the number of rows is not limited.
 
     Raises:
         ConfigError: a ramp does not end within the run.
@@ -133,7 +133,7 @@ def worlds(training: TrainingConfig, workers: Workers) -> list[int]:
     """Returns the numbers of workers that a training run may have. These numbers divide the global batch evenly.
 
     Raises:
-        ConfigError: the configured number, or an end of the configured range, does not divide every global batch.
+        ConfigError: the configured number, or a bound of the configured range, does not divide every global batch.
     """
     ends = fewest_of(workers), most_of(workers)
     named = [*((f"batch_ramp: {size}", size) for _, size in training.batch_ramp)]
@@ -165,10 +165,10 @@ def micro_batch(training: TrainingConfig, workers: Workers, most: int | None = N
 
     Args:
         training: training settings.
-        workers: number or range of training processes. For a range, the number of passes is for the smallest number
-            of workers.
-        most: largest number of sequences per pass. None means the configured number or, with `auto`, all sequences
-            of a worker's share (see `adapt.train.capacity.memory`).
+        workers: number or range of training processes. For a range, the number of passes is for the minimum number of
+            workers.
+        most: maximum number of sequences per pass. None means the configured number or, with `auto`, all sequences of a
+            worker's share (see `adapt.train.capacity.memory`).
 
     Raises:
         ConfigError: the global batch cannot be shared equally among the workers.
@@ -185,7 +185,7 @@ def smaller_micro_batch(training: TrainingConfig, workers: Workers, sequences: i
     Args:
         training: training settings.
         workers: number or range of training processes.
-        sequences: present number of sequences per pass, at least two.
+        sequences: current number of sequences per pass, at least two.
     """
     return micro_batch(training, workers, sequences - 1)[0]
 

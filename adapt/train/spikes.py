@@ -29,7 +29,7 @@ SPIKES_FILE = "spikes.jsonl"
 _DEVIATION = 1.4826
 """Standard deviation of a normal distribution, divided by its median absolute deviation."""
 _LEAST = 0.01
-"""Smallest allowed deviation, as a share of the median. Without it, almost constant values would cause spikes."""
+"""Minimum deviation that is used, as a share of the median. Without it, almost constant values would cause spikes."""
 _SHOWN = 5
 
 
@@ -62,12 +62,12 @@ class SpikeWatch:
     """Decides for each step whether it is a spike.
 
     All ranks pass equal values, so they make the same decision. The run's progress, and therefore each checkpoint,
-    contains the values of the window. A resumed run makes the same decisions as an uninterrupted run.
+    contains the window: the values of the last steps. A resumed run makes the same decisions as an uninterrupted run.
 
     Args:
         training: settings, including the window and the limits.
         progress: counts of the run, whose window and skipped steps are updated.
-        named: function that describes the text of a step, given its number, counted from 1.
+        named: function that describes the text of a step, given the number of the step, counted from 1.
     """
 
     def __init__(self, training: TrainingConfig, progress: Progress, named: Callable[[int], str]) -> None:

@@ -44,9 +44,11 @@ class EarlyEnd:
     metric: str
     """Name of the measured value that ended the run, such as `general_loss`."""
     limit: float
-    """The largest value that the forgetting budget allows, or the best value so far, which was not improved."""
+    """The limit that the forgetting budget sets, or the best value so far, on which later measurements did not
+    improve."""
     rise: float | None = None
-    """The forgetting budget [nats per predicted token]. None if the run ended because the value stopped improving."""
+    """The forgetting budget: the allowed rise of the loss [nats per predicted token]. None if the run ended because the
+    value stopped improving."""
     patience: int | None = None
     """Number of measurements without improvement. None if the run ended because of a forgetting budget."""
 
@@ -57,7 +59,7 @@ def is_loss(metric: str) -> bool:
 
 
 def keeps_earlier(training: TrainingConfig) -> bool:
-    """Returns whether a training run may export the model of an earlier step than the last."""
+    """Returns whether a training run may export the model of a step before the last step."""
     return training.keep == "best" or any(rule.rise is not None for rule in training.rules)
 
 
@@ -101,7 +103,7 @@ def _left(points: Sequence[Point], rule: StopConfig) -> float | None:
 
 
 def _stalled(points: Sequence[Point], rule: StopConfig) -> float | None:
-    """Returns the best value if the last `patience` measurements did not improve it by `minimum`, else None."""
+    """Returns the best value if the last `patience` measurements did not improve on it by `minimum`, else None."""
     sign = 1 if is_loss(rule.metric) else -1
     best, since = None, 0
     for point in points:
@@ -119,8 +121,8 @@ def check_rules(training: TrainingConfig, interval: int | None, metrics: Mapping
     Args:
         training: training settings.
         interval: number of steps between measurements (`evaluation.interval_steps`).
-        metrics: a text for the name of each possible value: how to measure the value, or an empty text if it is
-            measured.
+        metrics: for the name of each possible value, a text that says how to have it measured. The text is empty if the
+            value is measured already.
 
     Raises:
         ConfigError: names the rule and the fix.

@@ -54,7 +54,7 @@ class Stretch:
 
     @property
     def shift(self) -> int:
-        """Samples before the stretch, minus the number if all earlier steps had the stretch's batch size."""
+        """Number of earlier samples, minus what it would be if all earlier steps had this stretch's batch size."""
         return self.sample - self.first * self.global_batch_size
 
     @cached_property
@@ -165,7 +165,7 @@ def as_inherited(progress: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tell(folder: Path, message: str) -> None:
-    """Adds a message to the user to the file of notices.
+    """Adds a message for the user to the file of notices.
 
     Args:
         folder: folder of the stage.

@@ -130,7 +130,7 @@ def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
 
 
 def _nodes() -> list[tuple[str, str]]:
-    """Returns the id of the node of each rank, and its name for messages. All ranks must call it."""
+    """Returns the id of each rank's node, and the node's name for messages. All ranks must call it."""
     nodes: list[Any] = [None] * dist.get_world_size()
     name = f"{socket.gethostname()} ({ray.util.get_node_ip_address()})"
     dist.all_gather_object(nodes, (ray.get_runtime_context().get_node_id(), name))
@@ -249,7 +249,7 @@ class RankParts:
     def report(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """Adds the share of padding to the metrics of the loop, and the MFU if the model's dimensions are known.
 
-        Tokens are real tokens, without padding.
+        The metrics count only real tokens, without padding.
         """
         padding = self.resources["padding"]
         if "tokens_per_s" not in metrics:

@@ -61,9 +61,9 @@ class Confirmed:
     """The part of the apparent gain that was luck: `apparent` minus `gained`. None if `apparent` or `gained` is None,
     or if the search measured the first objective on dev and this stage measures it on test."""
     bound: BoundConfig | None = None
-    """Limit that the search set on a second metric (`tune.bound`); None without a limit."""
+    """Limit that the search set on a second metric (`tune.bound`); None if there is no limit."""
     meets_bound: bool | None = None
-    """Whether the best trial's mean over the fresh seeds meets the bound; None without a bound."""
+    """Whether the best trial's mean over the fresh seeds meets the bound; None if there is no bound."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Returns a table that compares the best trial with the unchanged configuration, and sentences on the gain."""
@@ -77,7 +77,7 @@ class Confirmed:
         return [*summary(self._sentence(), self._bounded()), table, *([TextBlock(self.gain)] if self.gain else [])]
 
     def _bounded(self) -> str:
-        """Says in a sentence whether the best trial meets the bound with fresh seeds; empty without a bound."""
+        """Says in a sentence whether the best trial meets the bound with fresh seeds; empty if there is no bound."""
         if self.bound is None:
             return ""
         name, figure = self.bound.metric, self.fresh[self.bound.metric].best
@@ -176,7 +176,7 @@ class Confirm(Stage[Confirmed]):
         return Outcome(Confirmed(dict(self.values), seeds, fresh, apparent, gained, selection, searched.bound, meets))
 
     def _meets(self, bound: BoundConfig | None, best: Sequence[TrialMeasured]) -> bool | None:
-        """Returns whether the mean over the fresh seeds meets the bound; None without a bound."""
+        """Returns whether the mean over the fresh seeds meets the bound; None if there is no bound."""
         if bound is None:
             return None
         mean = over_seeds([trial.figures[bound.metric].value for trial in best])

@@ -80,7 +80,7 @@ class Trial(Stage[TrialMeasured]):
     """Fine-tuning runs on each task, one per seed, keyed by task."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns nothing, because only the input stages determine the result."""
+        """Returns an empty mapping, because only the input stages determine the result."""
         return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[TrialMeasured]:
@@ -184,7 +184,7 @@ def _figures(losses: LossChange) -> Iterator[tuple[str, Estimate]]:
 
 
 def _over_tasks(scores: Mapping[str, Sequence[float]]) -> Estimate:
-    """Estimates the mean score over tasks and seeds. The interval is over the seeds' means over tasks."""
+    """Estimates the mean score over tasks and seeds. The interval is computed from each seed's mean over tasks."""
     return over_seeds([fmean(of_seed) for of_seed in zip(*scores.values(), strict=True)])
 
 

@@ -48,8 +48,8 @@ class Proposals:
     """Function that returns the values of the next trial. Its arguments are the values of all earlier trials, and the
     results of those earlier trials that must have finished (see `told`)."""
     lag: int | None
-    """Number of the most recent trials whose results a proposal ignores, because these trials may still be running.
-    None if proposals use no results."""
+    """How many of the most recent trials a proposal ignores, because these trials may still be running. None if
+    proposals use no results."""
 
     def told(self, number: int) -> int:
         """Returns how many trials, in order, must have results before trial `number` (counted from 0) is proposed."""
@@ -147,8 +147,8 @@ def tpe(
         seed: seed of the search.
         lower_is_better: for each objective, whether lower values are better.
         proposed: the values of all earlier trials.
-        known: for the first of these trials, the values of the objectives, or None if the trial failed. The other
-            trials are still running.
+        known: results of the first trials in `proposed`: the values of the objectives, or None for a failed trial. The
+            remaining trials are still running.
     """
     import optuna
     from ray.tune.search.optuna import OptunaSearch
@@ -187,10 +187,11 @@ def excess_of(bound: BoundConfig, figures: Mapping[str, Estimate], lower_is_bett
 
 
 def penalised(known: Sequence[Sequence[float] | None], lower_is_better: Sequence[bool]) -> list[Sequence[float] | None]:
-    """Replaces the objectives of trials that exceed the bound by values worse than those of all other trials.
+    """Gives each trial that exceeds the bound objective values that are worse than those of all other trials.
 
     The more a trial exceeds the bound, the worse its values. A searcher that learns from the ranking of trials, such
-    as TPE, then prefers trials that meet the bound. Among the other trials, it prefers those nearest to the bound.
+    as TPE, then prefers trials that meet the bound. Among trials that exceed the bound, it prefers those nearest to the
+    bound.
 
     Args:
         known: for each trial, the values of its objectives, followed by its excess over the bound; None for a failed
@@ -256,7 +257,7 @@ def lengths_of(tune: TuneConfig) -> list[int]:
 
 
 def steps_after(config: Config, turn: int) -> int | None:
-    """Returns the number of steps of a trial up to its measurement number `turn`, from 0; None without a scheduler."""
+    """Returns the number of steps of a trial up to measurement `turn` (counted from 0), or None without a scheduler."""
     if config.tune.scheduler == "none":
         return None
     assert config.training.max_steps

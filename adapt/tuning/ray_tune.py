@@ -34,9 +34,9 @@ TURN = "turn"
 """Name of the reported length of a trial so far (`Board.lengths`). Tune's schedulers use this length as time."""
 GOES_ON = "free memory on the machines, then run the same command: the search continues where it stopped"
 DEATHS = 3
-"""Largest number of times that the waiting process of a trial is restarted after it died."""
+"""Maximum number of times that the waiting process of a trial is restarted after it died."""
 TO_END_S = 30.0
-"""Longest time that a failed search waits until Tune has ended its processes [s]."""
+"""Maximum time that a failed search waits until Tune has ended its processes [s]."""
 
 
 @dataclass
@@ -126,7 +126,7 @@ def dispatch(
 
     Args:
         board: proposals and results of the trials.
-        at_once: largest number of trials that run at the same time.
+        at_once: maximum number of trials that run at the same time.
         scheduler: scheduler of Ray Tune; None if every trial runs to its end.
         begin: called when a turn (a part of a trial, after which the trial is measured) begins.
         look: called repeatedly; returns the results of the turns that have ended since the last call.

@@ -57,7 +57,7 @@ class Trials:
     search: Search
     store: Store
     room: tuple[Mapping[str, float] | None, int]
-    """Resources that all stages share, and the largest number of parallel stages (`adapt.job.job_run.room`)."""
+    """Resources that all stages share, and the maximum number of parallel stages (`adapt.job.job_run.room`)."""
     work: Work = field(default_factory=lambda: Work([], {}))
     values: dict[int, dict[str, Any]] = field(default_factory=dict)
     begun: dict[Asked, Trial] = field(default_factory=dict)
@@ -245,10 +245,10 @@ def _line(row: TrialRow, objectives: list[str]) -> str:
 
 
 MOST_ROWS = 15
-"""Largest number of finished trials in the progress table, which lists the best. Also the largest number of failed
-trials in the table."""
+"""Maximum number of finished trials in the progress table, which lists the best trials. Also the maximum number of
+failed trials in the table."""
 PERIOD_S = 1.0
-"""Shortest time between two writes of the progress file, except when a trial ends [s]."""
+"""Minimum time between two writes of the progress file, except when a trial ends [s]."""
 
 
 class TrialsDisplay:
@@ -258,7 +258,7 @@ class TrialsDisplay:
         trials: the trials.
         count: number of all trials, including trial 0.
         folder: folder of the search, in which the progress file is written.
-        draw: draws a table on a terminal; None without a terminal.
+        draw: function that draws a table on a terminal. None if there is no terminal.
     """
 
     def __init__(

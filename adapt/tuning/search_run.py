@@ -35,7 +35,7 @@ from adapt.tuning.proposals import Proposals, Values
 from adapt.tuning.search_stage import BEST_FILE, Search, Searched
 
 SHOWN = 40
-"""Largest number of trials in the table of a forecast."""
+"""Maximum number of trials in the table of a forecast."""
 
 
 @dataclass(frozen=True)

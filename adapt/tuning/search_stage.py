@@ -49,9 +49,10 @@ class TrialRow:
     error: str = ""
     """Error message if the trial failed; otherwise empty."""
     steps: int | None = None
-    """Number of training steps after which the trial was last measured; None without a scheduler."""
+    """Number of training steps after which the trial was last measured; None if no scheduler is configured."""
     turns: dict[int, float] = field(default_factory=dict)
-    """Values of the first objective during the trial, keyed by number of training steps; empty without a scheduler."""
+    """Values of the first objective during the trial, keyed by number of training steps; empty if no scheduler is
+    configured."""
     fitting: dict[str, int] = field(default_factory=dict)
     """Sizes of micro-batches that were reduced after a device ran out of memory, keyed by field."""
 
@@ -82,7 +83,7 @@ class Searched:
     as_it_is: dict[str, Any] = field(default_factory=dict)
     """The values of the searched fields in the unchanged configuration."""
     bound: BoundConfig | None = None
-    """Limit for a second metric that the best trial must meet; None without a limit."""
+    """Limit for a second metric that the best trial must meet; None if there is no limit."""
     beyond: list[int] = field(default_factory=list)
     """Numbers of the trials that do not meet the bound."""
 
@@ -131,7 +132,7 @@ class Searched:
         return [*summary(self._sentence(), self.bound_sentence()), table, *map(TextBlock, lines)]
 
     def bound_sentence(self) -> str:
-        """Returns a sentence that says how many trials meet the bound; empty without a bound."""
+        """Returns a sentence that says how many trials meet the bound; empty if there is no bound."""
         if self.bound is None:
             return ""
         measured = [row for row in self.trials if row.figures]
@@ -161,7 +162,7 @@ class Searched:
 
 
 SHOWN = 40
-"""Largest number of trials in the table of a search. The best trials are listed first."""
+"""Maximum number of trials in the table of a search. The best trials are listed first."""
 
 
 def best_first(rows: Sequence[TrialRow], objective: str, way: str) -> list[TrialRow]:
@@ -243,7 +244,7 @@ class Search(Stage[Searched]):
         return list(dict.fromkeys([*self.config.tune.objectives, *([bound.metric] if bound else [])]))
 
     def excess(self, row: TrialRow) -> float | None:
-        """Returns how far a trial exceeds the bound. Returns 0 without a bound, and None for a failed trial."""
+        """Returns how far a trial exceeds the bound. Returns 0 if there is no bound, and None for a failed trial."""
         bound = self.config.tune.bound
         if not row.figures:
             return None

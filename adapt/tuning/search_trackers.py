@@ -90,7 +90,7 @@ def _trainings(search: Search, trial: Trial | None) -> list[Train]:
 def _note_in_tensorboard(folder: Path, row: TrialRow, reports: list[dict[str, Any]]) -> None:
     steps, figures = row.steps or 0, {name: figure.value for name, figure in row.figures.items()}
     target = folder / f"trial-{row.number}"
-    with SummaryWriter(str(target), filename_suffix=f".{steps}") as writer:  # files of the same second must differ
+    with SummaryWriter(str(target), filename_suffix=f".{steps}") as writer:  # avoids equal names within a second
         for summary in hparams(_told(row.values), figures):
             writer.file_writer.add_summary(summary)
         for name, value in figures.items():

@@ -119,7 +119,7 @@ def extensions(
     size: ModelSize | None,
     work: Workload | None,
 ) -> list[Extension]:
-    """Computes what is saved if the first n words of a list become tokens, for several numbers n.
+    """Computes what is saved if the first n words of a list become tokens, for several values of n.
 
     Args:
         broken: split words, ordered by the number of pieces that they would save.
@@ -173,7 +173,7 @@ def parameters_and_compute(
 
 
 MOST = 20_000
-"""Maximum number of new tokens up to which savings are computed."""
+"""Maximum number of new tokens for which savings are computed."""
 
 
 def broken_words(words: Sequence[CountedWord], min_count: int) -> list[CountedWord]:
@@ -210,10 +210,10 @@ def sizes(most: int) -> list[int]:
 
 
 LONGEST = 10
-"""Maximum number of pieces in a beginning of a word that may become a token, as in arXiv 2109.07460."""
+"""Maximum number of pieces in a prefix of a word that may become a token, as in arXiv 2109.07460."""
 
 LETTERS = 60
-"""Largest length of a word [characters]. Longer strings are codes or badly extracted text."""
+"""Maximum length of a word [characters]. Longer strings are codes or badly extracted text."""
 
 
 def by_saved(words: Sequence[CountedWord], reader: WordReader, min_count: int) -> list[CountedWord]:

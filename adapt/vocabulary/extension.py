@@ -150,7 +150,7 @@ def new_merges(words: Iterable[Sequence[str]], known: Container[str]) -> tuple[l
     New merges come after all old merges, so a text is first split into its old pieces. If no new merge applies,
     the text keeps this split. The intermediate result `hepat` becomes a token too, and all words with this beginning
     share it. A word is left out if an intermediate result is an old token, because a merge to an old token would change
-    texts without a new word.
+    how texts without new words are split.
 
     Args:
         words: the old pieces of each word, at least two.
@@ -212,7 +212,7 @@ def best_path(text: str, scores: Mapping[str, float], unknown: float) -> float:
 
 
 CHECKED = 1000
-"""Number of tokens, those with the highest ids, that are checked after a tokenizer was written."""
+"""Number of tokens that are checked after a tokenizer was written: those with the highest ids."""
 ROUNDS = 3
 """Maximum number of times that the tokenizer is built. Each time, new tokens that occur in no tokenized word are left
 out."""
@@ -244,7 +244,7 @@ class Reached:
 
 
 def build_reached(backend: Tokenizer, chosen: Sequence[CountedWord], words: Sequence[CountedWord]) -> Reached:
-    """Builds a tokenizer with candidates as tokens. Rebuilds it without those that occur in no tokenized word.
+    """Builds a tokenizer with candidates as tokens, and rebuilds it without tokens that occur in no tokenized word.
 
     Args:
         backend: the tokenizer.

@@ -1,4 +1,4 @@
-"""Extends a model's vocabulary by words of domains, trims it to some texts, or creates a model with a new vocabulary.
+"""Extends a model's vocabulary with words of domains, trims it to some texts, or creates a model with a new vocabulary.
 
 This module imports torch.
 """
@@ -146,7 +146,7 @@ def _candidates(
 
 
 def _words(reader: WordReader, texts: Iterable[str], domains: Iterable[str]) -> list[CountedWord]:
-    """Counts the words of some texts. If there are no words, the error names the domains."""
+    """Counts the words of some texts. Raises an error that names the domains if there are no words."""
     words = count_words(count_chunks(texts)[0], reader)
     if not words:
         raise empty_corpus(", ".join(domains))
@@ -222,7 +222,7 @@ def write_scratch(
     Args:
         pretrained: the model whose architecture, kind of tokenizer and special tokens are used.
         texts: the documents on which the tokenizer is trained.
-        size: largest number of tokens; None for the number of tokens of `pretrained`.
+        size: maximum number of tokens; None for the number of tokens of `pretrained`.
         dimensions: a name in DIMENSIONS; None for the dimensions of `pretrained`.
         seed: seed of the weights.
         folder: the folder in which model and tokenizer are written.

@@ -164,8 +164,8 @@ def transplanted(
     Args:
         targets: the donor's rows of the new tokens, [N, H'].
         anchors: the donor's rows of the shared tokens, [M, H'].
-        tables: our rows of the shared tokens, each [M, ...]. All tables are summed with the same weights.
-        terms: largest number of tokens in a weighted sum.
+        tables: for each table of our model, the rows of the shared tokens, [M, ...]. All tables use the same weights.
+        terms: maximum number of tokens in a weighted sum.
     """
     most = min(terms, *anchors.shape)
     weights = orthogonal_mp(anchors.T.astype(np.float64), targets.T.astype(np.float64), n_nonzero_coefs=most)
@@ -209,7 +209,7 @@ def transplant_rows(
 
 
 TOKENS = 50
-"""Largest length of a snippet for distillation [tokens]."""
+"""Maximum length of a snippet for distillation [tokens]."""
 STEP_SNIPPETS = 16
 """Number of snippets per step of distillation."""
 HELD_OUT = 20
@@ -222,7 +222,7 @@ def snippets_of(documents: Iterable[np.ndarray], new: Iterable[int], most: int) 
     Args:
         documents: token ids of each document.
         new: ids of the new tokens.
-        most: largest number of snippets per new token. A snippet counts for every new token in it.
+        most: maximum number of snippets per new token. A snippet counts for every new token in it.
     """
     asked, counts = np.array(sorted(new)), Counter[int]()
     for tokens in documents:
@@ -264,7 +264,7 @@ def match_states(
         snippets: snippets with the new tokens, in random order.
         learning_rate: learning rate of AdamW.
         causal: whether the model is causal. Then states before a new token do not depend on it, and are left out.
-        device: the device that computes.
+        device: the device to compute on.
     """
     for model in (teacher, student):
         model.to(device)
@@ -321,12 +321,12 @@ def _mean_error(error: Any, snippets: Sequence[np.ndarray]) -> float:
 STEP_ROWS = 16
 """Number of rows of packed text per step of the warm-up."""
 LONGEST = 128
-"""Largest length of a row in the warm-up [tokens]."""
+"""Maximum length of a row in the warm-up [tokens]."""
 
 
 @dataclass(frozen=True)
 class Warmed:
-    """Mean loss of the first and the last tenth of the steps of a warm-up [nats per predicted token]."""
+    """Mean loss over the first tenth and over the last tenth of the warm-up steps [nats per predicted token]."""
 
     first: float
     last: float
@@ -350,10 +350,10 @@ def warm_up(
         objective: the training objective.
         documents: token ids of each document, with special tokens.
         new: ids of the new tokens.
-        steps: largest number of steps; there are fewer if the text ends earlier.
+        steps: maximum number of steps; there are fewer if the text ends earlier.
         learning_rate: learning rate of AdamW.
         length: length of a row [tokens].
-        device: the device that computes.
+        device: the device to compute on.
     """
     model.to(device)
     rows, losses = OnlyRows(model, new, learning_rate), []

@@ -19,7 +19,7 @@ from adapt.vocabulary.new_rows import token_tables
 from adapt.vocabulary.word_reader import WordReader
 
 SPECIAL_ID = "_token_id"
-"""Suffix of the names of settings in config.json whose values are token ids."""
+"""Suffix of the names of those settings in config.json that hold token ids."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def trim_tokenizer(backend: Tokenizer, used: Iterable[int], special: Iterable[in
         )
     keep = {*used, *special, *(int(token["id"]) for token in whole["added_tokens"])}
     keep |= {number for token, number in ids.items() if _is_basic(token, model)}
-    if (unknown := WordReader(backend).unknown) is not None:  # not a test for truth, because the id may be 0
+    if (unknown := WordReader(backend).unknown) is not None:  # compared with None, because the id may be 0
         keep.add(unknown)
     if model["type"] == "BPE":
         keep |= _needed_by_merges(model, ids, keep)
@@ -99,7 +99,7 @@ def _needed_by_merges(model: Mapping[str, Any], ids: Mapping[str, int], keep: se
 
 
 def _renumber(whole: dict[str, Any], ids: Mapping[str, int], new: Mapping[int, int]) -> None:
-    """Removes tokens from the content of tokenizer.json, and replaces the ids of the remaining tokens by new ids."""
+    """Removes tokens from the content of tokenizer.json, and replaces the ids of the remaining tokens with new ids."""
     model = whole["model"]
     vocabulary = model["vocab"]
     if model["type"] == "Unigram":
@@ -153,7 +153,7 @@ def with_new_ids(settings: Mapping[str, Any], trimmed: Trimmed) -> dict[str, Any
 
 
 def keep_rows(model: PreTrainedModel, kept: list[int]) -> None:
-    """Removes from a model the rows of all tokens that are not kept, in place.
+    """Changes a model in place: removes the rows of all tokens that are not in `kept`.
 
     The logits of the remaining tokens do not change.
 

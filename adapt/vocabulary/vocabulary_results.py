@@ -11,7 +11,7 @@ from adapt.support.better import Less, More
 from adapt.support.errors import DataError
 
 SHOWN = 10
-"""Largest number of words in a table or list of a result."""
+"""Maximum number of words in a table or list of a result."""
 
 
 @dataclass(frozen=True)
@@ -290,7 +290,7 @@ class TrimmedVocabulary(OneModel):
     vocabulary: int
     """Number of tokens after trimming."""
     used: int
-    """Number of distinct tokens that occur in the text. The model also keeps others, such as special tokens."""
+    """Number of distinct tokens that occur in the text. The model also keeps other tokens, such as special tokens."""
     parameters_saved: More[int]
     """Number of parameters that were removed from the embeddings and the head."""
     compute_saved: More[float | None] = None

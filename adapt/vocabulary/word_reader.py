@@ -33,7 +33,7 @@ WORTH_CHUNKS = 300_000
 """Minimum number of distinct chunks (strings between spaces) for which `by_piece` is used. For fewer chunks, `by_piece`
 is slower than splitting each chunk, because it first tests where chunks may be cut."""
 NO_CHARACTER = "\N{REPLACEMENT CHARACTER}"
-"""Character that a decoder returns for an incomplete character, such as the first of its bytes."""
+"""Character that a decoder returns for an incomplete character, such as the first byte of a multi-byte character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ def corpus_texts(
         manifest: the files of the corpus.
         corpus: the configuration of one source.
         megabytes: about this much text is read, in equal parts from every item of the corpus.
-        seed: seed of the order of the items.
+        seed: seed that determines the order of the items.
         measured: keys of documents that are used for evaluation. These documents are left out.
         duplicates: result of stage `dedup` for this source. Duplicates are left out.
 
@@ -266,7 +266,7 @@ def corpus_texts(
     items, screen = items_of(manifest, corpus), local_screen(corpus, measured, duplicates)
     left, total = megabytes * MEGABYTE, Tally()
     for index, number in enumerate(permute(np.arange(len(items)), max(len(items), 1), seed, 0).tolist()):
-        share = left / (len(items) - index)  # what small items leave unused goes to later items
+        share = left / (len(items) - index)  # small items leave a larger share to later items
         tally = Tally()
         for text, is_held_out in _item_texts(number, items[number], corpus, tally, screen):
             if share <= 0:

@@ -12,7 +12,7 @@ from cluster.here.nodes import STORE_BYTES, Node
 from cluster.here.processes import free_port
 
 HEAD = "f" * 51 + "00000"
-"""Id of the head node in the autoscaler. The autoscaler gives the following numbers to the nodes that it starts."""
+"""Id of the head node in the autoscaler. The nodes that the autoscaler starts get the ids that follow this id."""
 PROVIDER = "cluster.here.autoscaler.GroupsOfProcesses"
 IDLE_S = 10.0
 """Idle time after which the autoscaler stops a node [s]."""
@@ -33,7 +33,7 @@ def head_arguments(folder: Path, address: str, cpus: int, most: int) -> list[str
         folder: folder for the file.
         address: address of the head.
         cpus: number of cores per node.
-        most: largest number of nodes that the autoscaler may start.
+        most: maximum number of nodes that the autoscaler may start.
     """
     file = folder / "autoscaling.json"
     file.write_text(json.dumps(_content(address, cpus, most)))
@@ -42,7 +42,7 @@ def head_arguments(folder: Path, address: str, cpus: int, most: int) -> list[str
 
 def _content(address: str, cpus: int, most: int) -> dict[str, Any]:
     own = {"use_node_id_as_ip": True, "disable_node_updaters": True, "disable_launch_config_check": True}
-    # `memory` is left out, because Ray's autoscaler would start nodes without end if it were set.
+    # `memory` is left out. If it were set, Ray's autoscaler would keep starting nodes forever.
     worker = {"resources": {"CPU": cpus, "object_store_memory": STORE_BYTES}, "min_workers": 0, "max_workers": most}
     lists = ("initialization_commands", "setup_commands", "head_setup_commands", "worker_setup_commands")
     further = ("head_start_ray_commands", "worker_start_ray_commands", "cluster_synced_files", "rsync_exclude")

@@ -17,9 +17,9 @@ data."""
 
 
 def arguments(folder: Path, model: Path, workers: str, *further: str, steps: int = STEPS) -> list[str]:
-    """Returns the arguments of `dontstop chain submit` for the demo with less text and few steps.
+    """Returns the arguments of `dontstop chain submit` for the demo with less text and fewer steps.
 
-    Each step writes a report.
+    Training writes a report after each step.
 
     Args:
         folder: folder of the text. Results go to its subfolder `runs`.
@@ -37,7 +37,7 @@ def arguments(folder: Path, model: Path, workers: str, *further: str, steps: int
 
 
 def text_in(folder: Path) -> Path:
-    """Returns a file with the paragraphs of Python's reference. The first call writes the file."""
+    """Returns the path of a file with the paragraphs of Python's language reference. The first call writes the file."""
     file = folder / "text.jsonl"
     if not file.exists():
         paragraphs = (" ".join(part.split()) for topic in topics.values() for part in topic.split("\n\n"))
@@ -98,7 +98,7 @@ def tell_end(found: dict[str, Any], story: Story) -> None:
 DRIVER = "driver"
 """Ray resource of the node on which the driver of the job runs."""
 STEPS_WITH_HEAD_LOST = 200
-"""Number of training steps. It is so large that the model still trains when the head node has restarted."""
+"""Number of training steps, large enough that the model still trains when the head node has restarted."""
 AWAY_S = 5.0
 
 
@@ -108,7 +108,7 @@ def kept_in(folder: Path) -> dict[str, str]:
 
 
 def restart_the_head(folder: Path, model: Path, story: Story) -> dict[str, Any]:
-    """Submits the demo with its driver on a node, kills the head during training, and restarts the head.
+    """Submits the demo with its driver on a worker node, kills the head during training, and restarts the head.
 
     Returns:
         Metrics of the job.
@@ -174,7 +174,7 @@ def _watch(cluster: Nodes, submissions: dict[str, Submission], story: Story) -> 
     """Records an event whenever nodes or training runs start or stop, until all submissions have ended.
 
     Returns:
-        Largest number of nodes that were alive at the same time.
+        Maximum number of nodes that were alive at the same time.
     """
     before, most, trains = 0, 0, set[str]()
     while not all(each.is_over for each in submissions.values()):

@@ -26,7 +26,7 @@ STORE_BYTES = 100 * 2**20
 _STARTED = "Ray runtime started"
 _START_S = 180
 _REGISTER_S = 60
-"""Longest time until a starting node has registered with the head [s]. Ray's default is 30 s."""
+"""Maximum time that a starting node may take to register with the head [s]. Ray's default is 30 s."""
 _TRIES = 3
 
 
@@ -46,7 +46,7 @@ class Node:
 
     @property
     def host(self) -> str:
-        """Address of the node. 127.0.0.1 is not used, because Ray replaces it by the address of the machine."""
+        """Address of the node. 127.0.0.1 is not used, because Ray replaces it with the machine's address."""
         return f"127.0.0.{self.number + 1}"
 
     @property
@@ -60,7 +60,8 @@ class Node:
     def start(self) -> None:
         """Starts or restarts the node with the same address and ports, and returns when it has joined the cluster.
 
-        The start is tried three times. On a busy machine, Ray ends a node whose agents do not answer within 15 s.
+        The start is tried three times, because on a busy machine, agents may take longer than the 15 s after which Ray
+        ends a node.
 
         Raises:
             ClusterError: all attempts failed.

@@ -59,7 +59,7 @@ def _end(_signal: int, _frame: object) -> None:
 
 
 def _kill_all() -> None:
-    """Kills the descendants of this process. Repeats this, because some may start other processes in the meantime."""
+    """Kills the descendants of this process until none is left, because some may start processes in the meantime."""
     while found := psutil.Process().children(recursive=True):
         for process in found:
             with suppress(psutil.NoSuchProcess):

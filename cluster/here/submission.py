@@ -61,7 +61,7 @@ class Submission:
         Args:
             holds: function that returns whether the condition is true. It is called repeatedly.
             what: description of the condition for the error message.
-            patience_s: longest time to wait [s].
+            patience_s: maximum time to wait [s].
 
         Raises:
             ClusterError: the time limit passed, or the command ended, before the condition was true.
@@ -137,9 +137,9 @@ class Reports:
 
 
 def exported(root: Path, name: str = "demo") -> dict[str, Any]:
-    """Returns the metrics in the record of the only exported model with this name, such as its losses.
+    """Returns the metrics, such as losses, in the record of the only exported model with this name.
 
-    The log of the job is not used, because Ray does not find the log if nodes on one machine have separate folders.
+    The log of the job is not used, because Ray cannot find the log if the nodes on one machine have separate folders.
     """
     (record,) = root.glob(f"export/{name}-*/stage.json")
     found: dict[str, Any] = json.loads(record.read_text())["metrics"]

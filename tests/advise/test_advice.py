@@ -123,7 +123,7 @@ PLAIN = Config(finetune=FinetuneConfig(seeds=[0, 1, 2]))
 
 
 def configured(**sections: Any) -> Config:
-    """Returns the configuration of the default case with other sections."""
+    """Returns the configuration of the default case, with the given sections replaced."""
     return replace(case().config, **sections)
 
 

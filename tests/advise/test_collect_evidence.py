@@ -1,4 +1,4 @@
-"""Tests what advice measures on small texts: tokens per word, overlap, loss, and statistics of a task."""
+"""Tests the measurements on which advice is based: tokens per word, overlap, loss, and statistics of a task."""
 
 from dataclasses import asdict, replace
 from pathlib import Path

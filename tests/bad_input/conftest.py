@@ -1,6 +1,6 @@
-"""Tests of wrong inputs: a job must end with the right exit code and one message with its fix, without a stack trace.
+"""Tests of wrong inputs: a job must end with the right exit code and one error and its fix, without a stack trace.
 
-A test starts Ray only if the error needs it, and then uses the shared Ray.
+A test uses Ray only if the error occurs while Ray is running. All these tests share one local Ray cluster.
 """
 
 import signal

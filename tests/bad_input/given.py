@@ -10,7 +10,7 @@ from tests.samples import sentences
 
 TEXTS = sentences(200)
 LATER = {"training__max_steps": "null", "training__epochs": 1, "training__warmup_steps": 100}
-"""A wrong setting that is noticed only when the corpus is prepared. A job with this setting ends there."""
+"""A wrong setting that is detected only when the corpus is prepared. A job with this setting ends at that point."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ Run = Callable[..., Ran]
 
 
 def check(ran: Ran, code: int, *messages: str) -> None:
-    """Checks that a job ended with one message and its fix, and printed nothing on stdout."""
+    """Checks that a job ended with exactly one error message and a fix, and printed nothing on stdout."""
     assert ran.code == code, ran.err
     assert ran.out == ""
     assert "Traceback" not in ran.err

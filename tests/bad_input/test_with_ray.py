@@ -29,7 +29,7 @@ def test_a_file_of_blank_lines(run_late: Run, tmp_path: Path) -> None:
 
 
 def test_a_truncated_gzip_file(run_late: Run, tmp_path: Path) -> None:
-    """Checks a gzip file that is truncated after the part that the job reads before it starts Ray."""
+    """Checks a truncated gzip file whose beginning, which the job reads before it starts Ray, is intact."""
     whole = gzip.compress(b"".join(map(line, sentences(2000))) * 20)
     write(tmp_path / "corpus.jsonl.gz", whole[: len(whole) // 2])
     ran = run_late(corpus__paths="corpus.jsonl.gz")

@@ -57,7 +57,7 @@ def documents(folder: Path) -> Path:
 
 
 def task(folder: Path) -> list[str]:
-    """Writes a task of two labels and returns the arguments that configure it."""
+    """Writes a classification task with two labels, and returns the command-line arguments that configure it."""
     arguments = ["--task.name=parity"]
     for split, first in (("train", 0), ("dev", 16), ("test", 24)):
         rows = [{"text": SENTENCES[first + number], "label": ("even", "odd")[number % 2]} for number in range(8)]

@@ -1,4 +1,4 @@
-"""Tests an interim look at sequences with invented results, and the report of its verdicts."""
+"""Tests an interim look at sequences with synthetic results, and the report of its verdicts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ ROUNDS = SeedRounds(4, 4, 8)
 
 @dataclass(frozen=True, eq=False)
 class Ran(Stage[SequenceResult]):
-    """A stage that imitates a sequence. It never runs, because the tests write its record."""
+    """Replaces the stage of a sequence of domains. It never runs, because the tests write its record."""
 
     kind = "sequence"
 
@@ -36,7 +36,7 @@ class Ran(Stage[SequenceResult]):
 
 
 def looked(folder: Path, figure: str, look: int = 2) -> tuple[Looked, Any]:
-    """Runs an interim look at three methods with eight seeds and two orders. Returns its result and the study."""
+    """Runs an interim look at three methods with eight seeds and two orders. Returns the result and the study."""
     study = fake_sequences(folder)
     entries = [
         entry

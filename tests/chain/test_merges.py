@@ -79,7 +79,7 @@ def test_stages_can_be_merged_and_a_merge_can_be_started_from(chain: Chain) -> N
 
 
 def test_models_of_the_chain_are_read_from_their_stages_folders(chain: Chain, tmp_path: Path, tiny_bert: Path) -> None:
-    """Writes invented models as results of the training runs, which are not executed.
+    """Writes random models as the results of the training runs, which are not executed.
 
     The merged weights are compared with the expected weights.
     """
@@ -160,7 +160,7 @@ def test_a_merge_with_several_shares_cannot_be_started_from(tmp_path: Path, tiny
 
 
 def test_the_default_experiment_measures_all_models_on_the_same_texts(tmp_path: Path, tiny_bert: Path) -> None:
-    """All models are measured on the same texts, so that the report can draw them in one figure.
+    """All models are measured on the same texts, so that the report can show all models in one figure.
 
     Merges of the same models with different shares (mixing weights) use the same training runs.
     """

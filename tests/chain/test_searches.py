@@ -30,7 +30,7 @@ def content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Returns the content of a chain file.
 
     For each method, the chain searches hyperparameters of TAPT. It then fine-tunes the model of the best trial, and
-    runs TAPT with the best values and other seeds.
+    runs TAPT with the best values and different seeds.
     """
     config = enter(tmp_path, monkeypatch, *SPLITS)
     Path("space.yaml").write_text("training.learning_rate: [1.0e-3, 3.0e-3]\n")

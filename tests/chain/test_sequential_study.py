@@ -1,4 +1,4 @@
-"""Tests rounds of a sequential study with invented scores: which seeds run, which comparisons end, what is shown."""
+"""Tests rounds of a sequential study with synthetic scores: which seeds run, which comparisons end, what is shown."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -77,7 +77,7 @@ def settle(stage: Finetune, store: Store, result: Finetuned) -> None:
 
 
 def finish(chain: Chain, with_looks: bool = True, score: Callable[[str, int], float] = score_of) -> None:
-    """Writes records of a round's runs with invented scores, and runs the round's interim looks."""
+    """Writes records of a round's runs with synthetic scores, and runs the round's interim looks."""
     for goal in chain.goals:
         if isinstance(goal.stage, Finetune):
             seed = int(goal.values["seed"])

@@ -35,7 +35,7 @@ class Trials:
     Args:
         folder: folder for all files.
         seed: seed of all random choices.
-        stack: context to which the cluster is added, so that it is stopped at the end.
+        stack: exit stack to which the cluster is added, so that the cluster is stopped at the end.
         said: folder for the messages of chains in which something went wrong.
     """
 
@@ -150,7 +150,7 @@ def _small_disk(folder: Path) -> Iterator[Path]:
 
 
 def main() -> int:
-    """Tries all faults, prints the table after each of them, and returns 1 if something went wrong."""
+    """Tries all faults, prints the table of results after each fault, and returns 1 if something went wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--moments", type=int, default=1, help="number of random moments of each fault")
     parser.add_argument("--seed", type=int, default=0, help="seed of the moments and of all other random choices")

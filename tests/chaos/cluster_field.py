@@ -36,7 +36,7 @@ class Field:
             self.lose(self.nodes[-1])
 
     def lose(self, node: Node) -> None:
-        """Kills all processes of a node, which is not started again."""
+        """Kills all processes of a node. The node is not started again."""
         node.lose()
         self.nodes.remove(node)
 
@@ -56,11 +56,11 @@ class Field:
         return _only("raylet", node.folder)
 
     def gcs(self) -> psutil.Process:
-        """Returns the process of the cluster's control store."""
+        """Returns the process of the cluster's control store (GCS)."""
         return _only("gcs_server", self.cluster.head.folder)
 
     def workers(self, title: str = "ray::") -> list[psutil.Process]:
-        """Returns Ray's workers on all nodes whose title contains a text."""
+        """Returns all of Ray's worker processes whose title contains a text, on all nodes."""
         found = []
         for node in (self.cluster.head, *self.nodes):
             with suppress(psutil.NoSuchProcess, LookupError):

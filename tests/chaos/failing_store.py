@@ -1,8 +1,8 @@
-"""Lets every third write of this process fail, as long as a control file exists.
+"""Makes every third write of this process fail while a control file exists.
 
-A process imports this module before its work (`FORKS_IMPORT`, see `tests.forks.process`). Then every third time that
-Python opens a file for writing, renames it, links it or creates it below the storage root, an input/output error is
-raised. The environment variable `FAILING_STORE` names the control file, which contains the storage root.
+A process imports this module before its work (`FORKS_IMPORT`, see `tests.forks.process`). Then every third write below
+the storage root raises an input/output error. Opening a file for writing, renaming, linking and creating count as
+writes. The environment variable `FAILING_STORE` names the control file, which contains the storage root.
 """
 
 import errno

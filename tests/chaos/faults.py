@@ -25,7 +25,7 @@ submitted to it."""
 
 @dataclass(frozen=True)
 class Fault:
-    """A kind of fault, how the disturbed chain runs, and the function that causes the fault."""
+    """A kind of fault, the way in which the disturbed chain runs, and the function that causes the fault."""
 
     about: str
     """Description of the fault in the table of results."""
@@ -44,7 +44,7 @@ def _title(process: psutil.Process) -> str:
 
 
 def stop_a_process(scene: Scene) -> None:
-    """Stops a rank by SIGSTOP once it trains, so that it neither answers nor ends."""
+    """Stops a rank with SIGSTOP once it trains, so that the rank neither answers nor ends."""
     scene.until(lambda: scene.place.root.steps() > 0)
     if ranks := _ranks(scene):
         with suppress(psutil.NoSuchProcess):
@@ -103,7 +103,7 @@ def flip_a_shard(scene: Scene) -> None:
     """Kills the command once the text is prepared, and changes one bit of a shard."""
     scene.until(lambda: any(stage.startswith("prepare/") for stage in scene.place.root.records()))
     scene.end_by_kill()
-    # if the training run is finished, possibly no stage reads the shard any more, so the shard is not changed
+    # if the training run is finished, the shard is not changed, because possibly no later stage reads it
     if any(stage.startswith("train/") for stage in scene.place.root.records()):
         return
     _flip(scene, "prepare", "**/*.arrow")
@@ -135,7 +135,7 @@ _ADVICE = re.compile(r"delete \S*/(\w+)/[^/\s]+/stage\.json")
 
 
 def _obey_later(scene: Scene) -> None:
-    """Adds a repair: before the next start, it deletes the records that the command's messages say to delete."""
+    """Adds a repair: before the next start, deletes the records that the command's messages say to delete."""
 
     def obey() -> None:
         for kind in _ADVICE.findall(scene.run.said()):

@@ -1,8 +1,8 @@
 """Lets the clock of our code jump: its `time.time` is wrong by the number of seconds in a control file.
 
 A process imports this module before its work (`FORKS_IMPORT`, see `tests.forks.process`). Then modules of `adapt` see
-another module `time`. The environment variable `JUMPING_CLOCK` names the control file. Without the file, the clock is
-right. Ray, other libraries and the times of files keep the right clock, as if the storage were on another machine.
+a modified `time` module. The environment variable `JUMPING_CLOCK` names the control file. Without this file, the clock
+is right. Ray, other libraries and file times use the right clock, as if the storage were on another machine.
 """
 
 import os

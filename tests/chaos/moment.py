@@ -27,9 +27,9 @@ _ALLOWED = (FOLDER_PREFIX, "pymp-")
 They are Ray's logs of a killed job, which are kept for a day, and the temporary folder of a dashboard that still runs.
 """
 _PART = 0.8
-"""First share of the duration of an undisturbed run in which faults happen.
+"""Faults happen within this first share of the duration of an undisturbed run.
 
-A fault after this share might come too late, because some runs are faster.
+A later fault might come too late, because some runs are faster.
 """
 
 
@@ -42,7 +42,7 @@ class Undisturbed:
     models: dict[str, str]
     """SHA-256 of the weights of each exported model."""
     names: set[str]
-    """Names of all files in the storage root that are the same in every complete run."""
+    """Names of all files in the storage root, without files whose names differ between complete runs."""
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Scene:
         return wait_for(holds, self.run)
 
     def look(self) -> None:
-        """Adds the command's present processes to `seen`."""
+        """Adds the command's current processes to `seen`."""
         self.seen |= {each.pid: each for each in self.run.below()}
 
     def end_by_kill(self) -> None:
@@ -126,7 +126,7 @@ def state_of(scene: Scene) -> str:
 
 
 def _bring_to_end(scene: Scene, at: tuple[int, int]) -> float | None:
-    """Repeats the same command until the chain is finished. Returns the time of the first progress beyond `at`."""
+    """Repeats the same command until the chain is finished. Returns when progress first exceeded `at`."""
     came: float | None = None
     for attempt in range(TRIES):
         if attempt:
@@ -185,7 +185,7 @@ def _check(scene: Scene, before: dict[str, dict[str, object]], undisturbed: Undi
 
 
 def lasting(processes: list[psutil.Process], within_s: float = _GONE_S) -> list[str]:
-    """Waits for the end of processes, and returns the names and states of the remaining processes."""
+    """Waits until processes have ended. Returns name and state of each process that still runs at the time limit."""
     end = time.monotonic() + within_s
     while True:
         left = []

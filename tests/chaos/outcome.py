@@ -20,11 +20,11 @@ class Outcome:
     nodes: str = ""
     """Numbers of nodes before and after the fault. Empty on one machine."""
     commands: int = 1
-    """Number of times that the command was started until it succeeded."""
+    """Number of starts of the command, up to and including the start that succeeded."""
     recovered_s: float = 0.0
-    """Time from the fault to the first new progress, a step or a stage [s].
+    """Time from the fault to the first new progress, which is a new step or a finished stage [s].
 
-    It includes the duration of the fault, and the start of a new command.
+    The time includes the duration of the fault, and the start of a new command.
     """
     redone_steps: int = 0
     """Number of training steps that were computed twice."""
@@ -40,7 +40,7 @@ class Results:
     """Stores outcomes as JSON lines in a file, so that a killed command can continue.
 
     Args:
-        file: the file. None keeps them in memory.
+        file: path of the file. If None, the outcomes are only kept in memory.
     """
 
     def __init__(self, file: Path | None) -> None:
@@ -67,7 +67,7 @@ def table(outcomes: Iterable[Outcome], about: dict[str, str], day: date) -> str:
     Args:
         outcomes: outcomes of all trials.
         about: description of each fault, in the order of the rows.
-        day: date of the title.
+        day: date in the title.
     """
     by_fault = {name: [each for each in outcomes if each.fault == name] for name in about}
     tried = [each for each in outcomes if not each.left_out]

@@ -17,7 +17,7 @@ from adapt.train.restarts import RestartLog
 LISTS = re.compile(
     r"(^|/)(logs|tensorboard|reports|stalls|checkpoints)/|restarts\.jsonl$|held_time\.jsonl$|README\.md$"
 )
-"""Pattern of files that differ between runs in number or name: logs, restarts, and last checkpoints."""
+"""Pattern of files whose number or names differ between runs: logs, restarts, and last checkpoints."""
 
 
 class Root(Protocol):
@@ -30,7 +30,7 @@ class Root(Protocol):
         """Returns the record of each finished stage, keyed by kind and folder, as in `train/model-0123456789abcdef`."""
 
     def steps(self) -> int:
-        """Returns the number of training steps that were reported so far."""
+        """Returns the number of training steps that the chain has reported so far."""
 
     def saved(self) -> int:
         """Returns the step of the newest complete checkpoint, or 0."""
@@ -39,7 +39,7 @@ class Root(Protocol):
         """Returns the number of training steps that were computed more than once."""
 
     def names(self) -> set[str]:
-        """Returns the names of all files that are the same in every complete run."""
+        """Returns the names of all files, without files whose names differ between complete runs."""
 
     def partial(self) -> list[str]:
         """Returns the names of files that a process began to write and did not finish."""
@@ -125,5 +125,5 @@ def models(records: dict[str, dict[str, Any]]) -> dict[str, str]:
 
 
 def identity(record: dict[str, Any]) -> str:
-    """Returns a text that changes if a stage runs again."""
+    """Returns a text that identifies one run of a stage: it changes if the stage runs again."""
     return json.dumps([record["started_at"], record["cost"], record["digests"]], sort_keys=True)

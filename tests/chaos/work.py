@@ -28,7 +28,7 @@ STAGES = 6
 """Number of stages of the chain: manifest, prepare, evaluate, train, evaluate, export."""
 STALL_S = 8.0
 PATIENCE_S = 300.0
-"""Longest time that a command may take [s]. It takes about 15 s on two idle cores."""
+"""Maximum time that a command may take [s]. It takes about 15 s on two idle cores."""
 _CLONE_NEWNET = 0x40000000  # value from <linux/sched.h>
 
 
@@ -199,7 +199,7 @@ class Place:
         return Process(Forked(become_member, f"{ROOT}/jobs/chain.py", given, environment, files), messages)
 
     def submit_to(self, cluster: Nodes, chain: Chain) -> Run:
-        """Submits a job with the same stages to a cluster, because the chain file is outside of the project."""
+        """Submits a job with the same stages instead of the chain, because the chain file is outside the project."""
         self.commands += 1
         where = ["--address", cluster.dashboard, "--resources.gpus_per_worker=0"]
         given = ["--job", "dapt", *chain.options, f"--storage.root={self.root.url}", *where]
@@ -228,7 +228,7 @@ def set_loopback(process: int, state: str) -> None:
 
 
 def wait_for(holds: Callable[[], bool], run: Run, patience_s: float = PATIENCE_S) -> bool:
-    """Waits until a condition holds, the command ends or the time limit is over. Returns whether the condition held."""
+    """Waits until a condition holds, the command ends or the time limit passes. Returns whether the condition held."""
     end = time.monotonic() + patience_s
     while not holds():
         if run.poll() is not None or time.monotonic() > end:

@@ -114,7 +114,7 @@ def _at(value: Any, path: list[str]) -> Any:
 
 
 def _containers(value: Any) -> Iterator[Object]:
-    """Yields all containers in an object, as Kustomize finds them: by the names of the fields that hold them."""
+    """Yields all containers in an object. Like Kustomize, it recognizes containers by the names of their fields."""
     if isinstance(value, dict):
         for name, inner in value.items():
             if name in ("containers", "initContainers"):

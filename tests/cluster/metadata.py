@@ -19,7 +19,7 @@ class Metadata:
     cloud: str
     address: str = ""
     end: datetime | None = None
-    """Time at which the cloud will take the machine away, or None if no such time is announced."""
+    """Time at which the cloud will reclaim the machine, or None if no preemption is announced."""
     event: str = "Preempt"
     machines: list[str] = field(default_factory=lambda: [MACHINE])
     """Names of the machines that the event affects. Only Azure's server reports them."""

@@ -77,7 +77,10 @@ time.sleep(600)
 
 @pytest.fixture
 def detached(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[bytes]", psutil.Process, psutil.Process, Path]]:
-    """Yields a node's starter, its keeper (which ends the node's processes), a detached process, and its folder."""
+    """Yields three processes and the folder of a node.
+
+    The processes are the starter of the node, the keeper (which ends the node's processes), and a detached process.
+    """
     with (tmp_path / "up").open("wb") as out:
         command = [sys.executable, "-c", STARTER, str(tmp_path), DETACHED]
         starter = subprocess.Popen(command, stdout=out)

@@ -20,7 +20,7 @@ OBJECTS = {name: rendered(FOLDER / "overlays" / name) for name in OVERLAYS}
 """Objects that `kubectl apply -k` creates for each overlay."""
 TOKEN = "dontstop-token"
 OF_KUBERAY = {"ray.io/is-ray-node": "yes", "ray.io/cluster": "dontstop"}
-"""Labels that KubeRay adds to its pods, next to `ray.io/node-type`."""
+"""Labels that KubeRay adds to its pods, in addition to `ray.io/node-type`."""
 
 # Fields of ray.io/v1 in the CRDs of KubeRay 1.7, as far as these tests need them.
 CLUSTER_FIELDS = {

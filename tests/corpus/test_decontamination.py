@@ -45,7 +45,7 @@ def searched(document: list[str], evaluation: list[str], n: int, overlap: float)
 @pytest.mark.parametrize("n", [3, 8, 13])
 @pytest.mark.parametrize("overlap", [0.3, 0.5, 0.99])
 def test_index_finds_the_same_as_a_brute_force_search(n: int, overlap: float) -> None:
-    """Compares 300 random documents with one random evaluation text each.
+    """Tests 300 random pairs of a document and an evaluation text.
 
     The evaluation texts have 1 to 40 words. The documents contain a complete, shortened or changed copy of the text,
     either as the whole document or between other words.
@@ -89,10 +89,10 @@ def test_invisible_characters_do_not_hide_a_text(unseen: str, where: str) -> Non
 
 @pytest.mark.parametrize("length", [13, 20, 50])
 def test_pieces_of_an_evaluation_text_are_found(length: int) -> None:
-    """Documents that are pieces of a long evaluation text are dropped, although they have few of its n-grams (runs).
+    """Documents that are pieces of a long evaluation text are dropped, although they have few of its n-grams.
 
-    A run is a sequence of n words. Corpora of sentences or paragraphs have such documents. All runs of a piece are in
-    the text. A longer document that quotes 20 words of the text stays, because most of its runs are not in the text.
+    Corpora that are split into sentences or paragraphs have such documents. All n-grams of a piece are in the text. A
+    longer document that quotes 20 words of the text stays, because most of its n-grams are not in the text.
     """
     whole = words(200)
     index = build_index([("exam", [" ".join(whole)])], 13, 0.5)

@@ -84,9 +84,9 @@ def found(
     partitions: int = 1,
     seed: int | None = None,
 ) -> dict[int, int]:
-    """Returns the first document of each document's cluster, keyed by document.
+    """Finds duplicates, and maps each document in a cluster to the first document of the cluster.
 
-    Only documents in clusters are keys. With a seed, chunks and partitions are processed in a random order.
+    With a seed, chunks and partitions are processed in a random order.
     """
     draw = random.Random(seed)
     keys = [(0, start // size // 3, start // size % 3) for start in range(0, len(texts), size)]
@@ -202,7 +202,7 @@ def jsonl(path: Path, texts: Sequence[str]) -> str:
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_no_near_copy_is_both_trained_on_and_measured(tmp_path: Path, tiny_bert: Path) -> None:
-    """Documents are dropped if an earlier corpus has a near copy with the other purpose (training or measuring).
+    """Documents are dropped if an earlier corpus uses a near copy for the opposite purpose (training or measuring).
 
     The later corpus loses training documents with a near copy that is held out, and held-out documents with a near copy
     that is trained on.
@@ -347,7 +347,7 @@ PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=60)
 
 
 def searched(pairs: list[tuple[int, int]]) -> dict[int, int]:
-    """Finds by brute force, for each document, the smallest document that is connected to it by pairs."""
+    """Maps each document to the smallest document number in its connected component, by brute force."""
     reached = {document: {document} for pair in pairs for document in pair}
     for _ in reached:
         for one, other in pairs:

@@ -238,7 +238,7 @@ def test_an_empty_text(family: str) -> None:
 @settings(max_examples=60)
 @given(st.data())
 def test_units_are_entities_and_the_words_between_them(family: str, data: st.DataObject) -> None:
-    """If entities consist of whole words, the units that are masked together are the entities and all other words."""
+    """If entities consist of whole words, each entity is one unit of masking, and so is each remaining word."""
     words = data.draw(st.lists(words_of_letters, min_size=1, max_size=12))
     ends = sorted(data.draw(st.sets(st.integers(0, len(words)), max_size=6)))
     runs = [(first, last) for first, last in zip(ends[::2], ends[1::2], strict=False)]

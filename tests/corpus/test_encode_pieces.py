@@ -34,7 +34,10 @@ KINDS = ("token", "whole_word", "entity", "causal")
 
 @pytest.fixture(scope="module", autouse=True)
 def _at_once() -> Iterator[None]:
-    """Makes the tokenizer split even the first text into pieces. Normally, it first tokenizes much text as a whole."""
+    """Makes the tokenizer split even the first text into pieces.
+
+    Normally, the tokenizer only starts to split texts after it has tokenized a large amount of unsplit text.
+    """
     encode_chunks._quick.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encode_chunks, "QuickTokenizer", partial(QuickTokenizer, worth=0))

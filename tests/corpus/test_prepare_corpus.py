@@ -1,4 +1,4 @@
-"""Tests that stage `prepare` gives the same tokens on Ray for any files and chunks, and after a failed run."""
+"""Tests that stage `prepare` gives the same tokens on Ray for any files and chunk sizes, and after a failed run."""
 
 import gzip
 import json
@@ -175,7 +175,7 @@ def test_a_file_that_is_broken_in_the_middle_is_named(tmp_path: Path, pretrained
     broken.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=r"b\.jsonl\.gz is broken: .* ended before") as caught:
         run([good, str(broken)], tmp_path / "out", pretrained)
-    # the error has lost the subclass that Ray creates, which would print a stack trace
+    # the error is not of the subclass that Ray creates, which would print a stack trace
     assert type(caught.value) is DataError
     assert "corpus.paths" in caught.value.fix
 

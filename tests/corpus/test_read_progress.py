@@ -1,4 +1,4 @@
-"""Tests the progress of reading a corpus: the estimated share of finished work, and each stage's lines."""
+"""Tests the progress of reading a corpus: the estimated share of finished work, and each stage's progress lines."""
 
 import gzip
 import json
@@ -247,7 +247,7 @@ def test_sampling_a_streamed_corpus_shows_its_progress(
 
 
 def stops_once(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields a batch twice. The first process that gets row 1 stops itself, as SIGSTOP from outside would."""
+    """Yields a batch twice. The first process that gets row 1 sends SIGSTOP to itself."""
     yield batch
     if batch["number"][0] == 1 and not (seen := Path(batch["folder"][0], "seen")).exists():
         seen.touch()

@@ -106,7 +106,7 @@ def test_evaluation_texts_that_appear_only_after_cleaning_are_found(
 
 
 def test_surrogates_are_removed() -> None:
-    """Half of a UTF-16 pair, such as half of an emoji, is removed. JSON can contain it, files and tokenizers cannot."""
+    """Unpaired UTF-16 surrogates are removed. JSON can contain them, but UTF-8 files and tokenizers cannot."""
     cut, whole = json.loads(r'["cut \ud83d here", "whole \ud83d\ude00 here"]')
     texts, tally = cleaned([cut, whole])
     assert texts == ["cut  here", "whole \U0001f600 here"]
@@ -172,7 +172,7 @@ def test_tallies_are_added_and_keep_the_first_bad_record() -> None:
 
 @given(st.text(st.characters(max_codepoint=0x130), max_size=60))
 def test_control_characters_are_removed_equally_in_ascii_and_other_text(text: str):
-    """Compares the fast implementation for ASCII texts with the general implementation, which an added "é" selects."""
+    """Compares the fast implementation for ASCII texts with the general one, which is used if "é" is appended."""
     assert _without_control(text + "é") == _without_control(text) + "é"
 
 
@@ -181,7 +181,7 @@ MODULES = ['"""First of all, a module."""\ndef f():\n    """x"""\n', "y = 1\n", 
 
 @pytest.fixture
 def sources(tmp_path: Path) -> str:
-    """Returns an item of three modules as JSON. Each slice of the item is one module.
+    """Writes three modules, and returns an item (as JSON) that has one slice per module.
 
     The first module has two docstrings, the second of which is too short. The second module has no docstring.
     """

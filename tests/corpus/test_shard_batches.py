@@ -1,4 +1,4 @@
-"""Tests that batches follow the order of the mixture from any first step, for any number of ranks, also on Ray Data."""
+"""Tests that batches follow the order of the mixture from any first step, for any number of ranks and with Ray Data."""
 
 import time
 from collections.abc import Iterator
@@ -89,7 +89,7 @@ def test_batches_streamed_by_ray_data(
     part_bytes: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Batches read by Ray Data equal the expected batches, for several first steps and sizes of parts."""
+    """Batches read by Ray Data equal the expected batches, for several first steps and part sizes."""
     monkeypatch.setattr(module, "STEPS_AT_ONCE", 2)
     monkeypatch.setattr(module, "PART_BYTES", part_bytes)
     with streamed(feed(corpus, first, last, rank, world)) as batches:
@@ -109,7 +109,7 @@ def test_batches_of_a_long_run_are_in_order(corpus: str) -> None:
 
 @pytest.mark.parametrize(("first", "stop"), [(0, 1), (0, 9), (4, 30)])
 def test_steps_read_at_once_are_the_steps_in_order(others: tuple[str, ...], first: int, stop: int) -> None:
-    """Steps over several epochs and sources are read at once."""
+    """Reading several steps at once gives the same rows as reading them one by one, over several epochs and sources."""
     mixture = Mixture.of([3, 40, 7], 5)
     several = Feed(others, mixture, LENGTH, BATCH, first, stop, rank=1, world=2)
     alone = [several.step(step) for step in range(first, stop)]
@@ -119,7 +119,7 @@ def test_steps_read_at_once_are_the_steps_in_order(others: tuple[str, ...], firs
 
 @dataclass(frozen=True)
 class Counted(Feed):
-    """Writes to a file which steps are read."""
+    """Logs each read to a file, as the number of the step after the last step read."""
 
     log: str = ""
 
@@ -200,7 +200,7 @@ def test_batches_of_several_sources_follow_the_mixture(others: tuple[str, ...]) 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_a_run_resumed_on_other_numbers_of_ranks_gets_the_same_batches(others: tuple[str, ...], world: int) -> None:
-    """A run that is resumed several times, each time with another number of ranks, equals an uninterrupted run."""
+    """A run that is resumed several times, each time with a different number of ranks, equals an uninterrupted run."""
     mixture = Mixture.of([3, 40, 7], SEED)
     whole = list(Feed(others, mixture, LENGTH, BATCH, 0, 25, 0, 1).read())
     draw, lived, first = np.random.default_rng(world), [], 0

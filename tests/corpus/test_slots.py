@@ -1,4 +1,4 @@
-"""Tests how the slots (samples) of a period are divided among groups by their shares, and sums over several periods."""
+"""Tests how a period's slots (samples) are divided among groups by the groups' shares, and sums over many periods."""
 
 from hypothesis import given
 from hypothesis import strategies as st

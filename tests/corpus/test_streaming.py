@@ -88,7 +88,7 @@ def test_every_training_document_is_streamed_once(online: Online, tiny_bert: Pat
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_resumed_run_gets_the_same_batches(online: Online, seed: int) -> None:
-    """A run that is resumed at random steps with other numbers of ranks gets the batches of an uninterrupted run.
+    """A run that is resumed at random steps with different numbers of ranks gets the batches of an uninterrupted run.
 
     Before each resume, the index is complete, shortened or lost.
     """

@@ -38,7 +38,7 @@ class CodeBlock:
 
     @property
     def problem(self) -> str:
-        """Describes what is wrong with the block's test mark. The text is empty if the mark is valid."""
+        """Describes what is wrong with the block's language or test mark. The text is empty if both are valid."""
         if self.mark == "none" and not self.reason:
             return "`test: none` needs a reason: <!-- test: none, needs a cluster -->"
         if not self.language:

@@ -33,7 +33,7 @@ from tests.docs.world import SMALL
 
 
 def make_small() -> None:
-    """Replaces fields of every configuration that this process reads by the values of the small configuration.
+    """Overrides fields of every configuration that this process reads with the values of the small configuration.
 
     Values that a search tries are not replaced. A tiny model replaces the demo model, so its digests are not compared.
     The machine's speed is set to a constant, because measuring it needs a new process and takes four times as long as

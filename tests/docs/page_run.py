@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 COMMAND, SHIM, PYTHON_BLOCKS = (str(HERE / name) for name in ("command.py", "shim.py", "python_blocks.py"))
 OF_CLUSTERS = {"--address": 1, "--retries": 1, "--port": 1, "--drive-on": 1, "--stage": 1}
 OF_CLUSTERS |= {"--job-per-stage": 0, "--again": 0, "--serve": 0, "--follow": 0}
-"""Options of `dontstop chain` that decide where a chain runs, each with its number of values. A plan omits them."""
+"""Options that decide where `dontstop chain` runs, each with its number of values. `planned` removes them."""
 MADE_BEFORE = re.compile(r"[\w./-]+-(?:KEY|[0-9a-f]{16})\b[\w./-]*")
 """Pattern of paths in the folders of stages, such as `runs/export/papers-KEY`. The pages cannot know the keys."""
 

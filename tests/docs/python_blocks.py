@@ -70,7 +70,7 @@ def _run(study: dontstop.ChainStudy) -> ChainPlan:
 
 @contextlib.contextmanager
 def planned() -> Any:
-    """Replaces the functions that run jobs, searches and chains inside the block by functions that only plan."""
+    """Replaces the functions that run jobs, searches and chains with functions that only plan, while the block runs."""
     own = {name: getattr(dontstop, name) for name in (*JOBS, "tune")}
     run = dontstop.ChainStudy.run
     for name in JOBS:

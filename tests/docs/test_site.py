@@ -12,7 +12,7 @@ MOST_WORDS = 30_000
 """Maximum number of words of the pages in guide, start, develop and science together, without generated tables."""
 READ = ("start", "guide", "science", "develop")
 GENERATED = "reference/"
-"""Folder of the pages that may be generated while the site is built."""
+"""Folder of pages that need not exist before the site is built, because the build generates some of them."""
 TABLE = re.compile(r"<!-- (\w+): begin -->.*?<!-- \1: end -->", re.DOTALL)
 """A table that a script writes into a page."""
 

@@ -1,4 +1,4 @@
-"""Compares an embedder's pooled hidden states with the states that transformers computes for one text at a time."""
+"""Compares an embedder's pooled hidden states with those that `transformers` gives for one text at a time."""
 
 from pathlib import Path
 

@@ -40,7 +40,7 @@ def loaded(kind: str, folder: Path, model: Path | None = None, texts: list[str] 
 
 
 def votes(vectors: np.ndarray, labels: np.ndarray) -> float:
-    """Returns the share of texts whose nearest other text, by cosine, has the same topic."""
+    """Returns the share of texts whose nearest neighbour, by cosine similarity, has the same topic."""
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
     products = unit @ unit.T
     np.fill_diagonal(products, -np.inf)

@@ -44,7 +44,7 @@ def measured() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def delta_method(losses: np.ndarray, counts: np.ndarray) -> tuple[float, float]:
-    """Returns the 95% interval of a ratio of sums over independent documents in normal approximation (delta method)."""
+    """Returns the 95% interval (delta method, normal approximation) of a ratio of sums over independent documents."""
     ratio = losses.sum() / counts.sum()
     deviation = np.sqrt(((losses - ratio * counts) ** 2).sum()) / counts.sum()
     return ratio - 1.96 * deviation, ratio + 1.96 * deviation

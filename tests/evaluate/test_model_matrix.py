@@ -142,7 +142,7 @@ CODE = ["programs divide work", "programs grow", "programs the of run", "program
 
 def test_overlap_of_the_most_frequent_words(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "TOP_WORDS", 3)
-    # The three most frequent words of "cells": cells (4), divide (2) and eat (1, before grow and mice by alphabet).
+    # The three most frequent words of "cells": cells (4), divide (2) and eat (1, alphabetically before grow and mice).
     # The words of "code": programs (4), divide (2) and grow (1). One of the three words is in both domains.
     found = similarities({"cells": CELLS, "code": CODE})
     assert found.overlap == [[1, pytest.approx(1 / 3)], [pytest.approx(1 / 3), 1]]

@@ -35,7 +35,7 @@ NAMES = {"toy.dev_macro_f1", "toy.other_dev_macro_f1"}
 
 
 def prepared(folder: Path, train: int = 31, dev: int = 17) -> Path:
-    """Writes a prepared task, whose classes prefer different tokens. Some texts are longer than a row."""
+    """Writes a prepared task in which each class has its own range of tokens. Some texts are longer than a row."""
     draw = np.random.default_rng(0)
     for split, count in {"train": train, "dev": dev}.items():
         labels = [number % 3 for number in range(count)]
@@ -159,7 +159,7 @@ def test_each_label_of_a_text_is_predicted_as_if_it_were_the_only_one(kind: str)
 
 
 def test_a_task_with_several_labels_per_text_is_probed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A text has the label of its tokens. Texts with an even number also have the label b."""
+    """Each text has the label that its tokens indicate. Texts with an even index also have the label b."""
     prepared(tmp_path)
     for split in ("train", "dev"):
         one = Split.load(tmp_path, split)
@@ -238,7 +238,7 @@ def split(count: int, longest: int = 30, seed: int = 0, leaked: tuple[int, ...] 
 
 
 def padded_states(folder: Path, texts: list[np.ndarray], segments: list[np.ndarray]) -> list[torch.Tensor]:
-    """Computes the last hidden states of each text in a separate pass with transformers [tokens, hidden size]."""
+    """Computes the last hidden states [tokens, hidden size] of each text with `transformers`, in a separate pass."""
     from transformers import BertModel
 
     model = BertModel.from_pretrained(folder).eval()

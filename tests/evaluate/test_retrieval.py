@@ -179,7 +179,7 @@ def finished(folder: Path, values: np.ndarray) -> Any:
 
 
 def test_changes_are_paired_by_query(tmp_path: Path) -> None:
-    """The scores of queries differ much, but each rises a little, so the interval of the change excludes 0."""
+    """Scores differ a lot between queries, but each rises a little, so the interval of the change excludes 0."""
     before = RNG.uniform(0, 0.9, 200)
     after = before + RNG.uniform(0, 0.05, 200)
     change = retrieval_change(finished(tmp_path / "a", before), finished(tmp_path / "b", after), 500)

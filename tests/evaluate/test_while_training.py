@@ -25,7 +25,7 @@ def evaluating(**changes: Any) -> Config:
 def cost(config: Config, steps: int, interval: int, documents: dict[str, int], lengths: dict[str, float]) -> float:
     """Returns the compute of all measurements as a share of the training run's compute.
 
-    A forward pass is a third of a step.
+    A forward pass costs a third of the compute of a training step.
     """
     points = 1 + -(-steps // interval)
     tokens = points * sum(documents[text] * lengths[text] for text in documents)

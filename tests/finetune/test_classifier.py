@@ -37,7 +37,7 @@ def setting(
 
 
 def padded(name: str, classifier: Classifier, split: Split, pooling: str) -> Tensor:
-    """Computes the classifier's logits from padded rows with transformers' own attention."""
+    """Computes the classifier's logits from padded rows, with the attention of the library `transformers`."""
     model = random_model(name).eval()
     longest = max(map(len, split.tokens))
     rows = torch.tensor([[*tokens, *[0] * (longest - len(tokens))] for tokens in split.tokens])
@@ -125,7 +125,7 @@ def test_gradients_of_used_words_are_those_of_the_table(name: str, tmp_path: Pat
     words.train()
     loss(classifier(batch), batch.targets).backward()
     torch.testing.assert_close(words.rows.grad, expected[used])
-    # The gradients of the used words add up to those of the whole table, so unused words had no gradient there.
+    # Both sums of absolute gradients are equal, so words that are not used have no gradient in the whole table.
     assert expected.abs().sum() == pytest.approx(words.rows.grad.abs().sum())
 
 
@@ -211,8 +211,8 @@ def test_a_batch_without_labelled_tokens() -> None:
 def test_weighted_losses_of_parts_add_up_to_the_mean(kind: str, weighted: bool, tmp_path: Path) -> None:
     """The loss of a batch equals the weighted mean of its parts' losses.
 
-    The weight of a part (its mass) is the sum of the class weights of its units, which are examples or labelled tokens.
-    The parts have different numbers of units and different classes.
+    The weight of a part (its mass) is the sum of the class weights of its units. A unit is a labelled token if the
+    task labels tokens, and otherwise an example. The parts have different numbers of units and different classes.
     """
     toy(tmp_path, kind)
     examples = Problem.load(tmp_path, 128, []).examples["train"]

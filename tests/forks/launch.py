@@ -14,7 +14,7 @@ ENVIRONMENT = "--serialized-runtime-env-context="
 python, name = os.environ.pop("FORKS_PYTHON"), os.environ.pop("FORKS_AT")
 is_agent = sys.argv[1] == "-u"  # the raylet's command for agents is `python -u SCRIPT`, without -u for workers
 script, *arguments = sys.argv[1 + is_agent :]
-# setup_worker.py sets environment variables and runs another program, which this program does instead
+# sets environment variables and selects the program to run, as setup_worker.py would
 if script.endswith("setup_worker.py"):
     (environment,) = (json.loads(each.removeprefix(ENVIRONMENT)) for each in arguments if each.startswith(ENVIRONMENT))
     variables, executable = environment.pop("env_vars"), environment.pop("py_executable")

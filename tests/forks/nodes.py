@@ -23,7 +23,8 @@ ROOT = Path(__file__).parents[2]
 COMMAND = 7
 """Number of words before the node's own arguments in the command that starts a node.
 
-The words start a keeper, which ends the node's processes (`python -m MODULE PID`), and Python (`python -m MODULE`).
+The first four words (`python -m MODULE PID`) start a keeper, which ends the node's processes. The other three words
+(`python -m MODULE`) start Python.
 """
 
 
@@ -46,10 +47,10 @@ def has_own_disks() -> bool:
 
 
 def _mount(source: str, target: str) -> None:
-    """Lets this process and its children see a folder at the path of another folder.
+    """Mounts a folder at the path of another folder, visible only to this process and its children.
 
     Raises:
-        OSError: this user may not do so.
+        OSError: this user may not mount folders.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.getuid(), os.getgid()
@@ -71,7 +72,7 @@ def forked_nodes(folder: Path, **given: Any) -> Iterator[Nodes]:
     """Yields a cluster like `cluster.here.nodes.nodes`, but with forked processes.
 
     Nodes of a cluster that accepts no jobs have small agents, which are forked too. Ray ends a node whose agents take
-    longer than 15 s to start, which happens to agents that are not forked when the machine is busy.
+    longer than 15 s to start. On a busy machine, agents that are not forked may take that long.
     """
     agents_are_small = not given.get("with_jobs", False)
     started: dict[str, Forked] = {}
@@ -86,7 +87,7 @@ def forked_nodes(folder: Path, **given: Any) -> Iterator[Nodes]:
     def lose(node: Node) -> None:
         """Stops a node's forked process.
 
-        `Node.lose` cannot find this process by its environment variables, because they are those of its parent.
+        `Node.lose` looks for environment variables, but the system shows only those of the forked process's parent.
         """
         started[f"{node.folder}/"].kill()
         usual(node)

@@ -1,9 +1,9 @@
 """Turns a forked process into a job, a raylet, or a raylet's worker or agent, with all modules already imported.
 
-A raylet starts workers and agents by a command. Here, this command is `launch`, which requests a worker through a
-socket. A helper process, which is forked from the raylet before the raylet is executed, answers the request by forking
-the worker. The raylet adopts the worker as an orphan. Workers are therefore children of the raylet and end with it, as
-without forks.
+A raylet starts workers and agents with a command. Here, this command is `launch`, which requests a worker through a
+socket. A helper process answers the request by forking the worker. The helper is forked from the raylet's process
+before that process executes the raylet's program. The raylet adopts the worker as an orphan. Workers are therefore
+children of the raylet and end with it, as without forks.
 """
 
 import atexit
@@ -61,7 +61,7 @@ def become_job(script: str, arguments: list[str], folder: str, environment: dict
 
 
 def with_forked_workers(patch: pytest.MonkeyPatch) -> None:
-    """Lets a Ray that this process starts fork its workers, and start without monitors."""
+    """Makes the local Ray cluster that this process starts fork its workers and run no monitors."""
     usual = services.ConsolePopen
 
     def start(command: list[str], **given: Any) -> Any:
@@ -123,7 +123,7 @@ def _fork_raylet() -> None:
 
 
 def _leave_out_monitors(replace: Callable[[object, str, object], None] = setattr) -> None:
-    """Lets a Ray start without processes that tests do not use. This saves 5 s of CPU time per start."""
+    """Makes Ray start without the processes that tests do not use. This saves 5 s of CPU time per start."""
 
     def nothing(*_: Any, **__: Any) -> None:
         pass

@@ -123,7 +123,7 @@ def _fields() -> list[tuple[str, Any, Any, bool]]:
 
 FIELDS = _fields()
 READS = {"mixture.replay_text_field", "evaluation.general_text_field", "finetune.seeds", "finetune.save_model"}
-"""Fields that are declared `how` (how work is done), but that affect keys in another way."""
+"""Fields that are declared `how` (how work is done), but that affect keys nevertheless."""
 HOW = {name for name, _, _, how in FIELDS if how} - READS - {"task.name"}  # a task's name identifies its domain
 CLEANINGS: tuple[list[Any], ...] = (
     [],

@@ -108,7 +108,7 @@ def run(world: World, data: Path, root: Path, model: Path, before: Path | None =
 
 @contextmanager
 def cheap(model: Path) -> Iterator[None]:
-    """Runs Ray Data's tasks in this process inside the block, and replaces training runs by reading their batches.
+    """Runs Ray Data's tasks in this process, and makes training runs only read their batches, inside the block.
 
     Args:
         model: folder of the model that every training run copies as its result.
@@ -122,7 +122,7 @@ def cheap(model: Path) -> Iterator[None]:
 
 @contextmanager
 def reading(model: Path) -> Iterator[None]:
-    """Replaces training runs inside the block by reading their batches."""
+    """Makes training runs inside the block only read their batches."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("adapt.train.ray_train.launch", lambda job: _read(job, model))
         patch.setattr(MeasureImportance, "run", lambda *_: Outcome(ImportanceMeasured(0, 0, 0, 0.0, {}, {}, 1.0)))

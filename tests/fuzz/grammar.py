@@ -43,7 +43,7 @@ class World:
     def lay(self, folder: Path) -> None:
         """Writes the world's files to a folder and deletes all other files.
 
-        Changed files keep their modification times.
+        Files that are overwritten keep their old modification times.
         """
         folder.mkdir(parents=True, exist_ok=True)
         for file in folder.iterdir():

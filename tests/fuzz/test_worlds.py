@@ -76,7 +76,7 @@ def test_a_world_has_the_same_results_on_ray(seed: int, tmp_path: Path, model: P
 
 
 def examine(seed: int, folder: Path, model: Path) -> None:
-    """Checks a world, one random fault of the world and one random change of the world.
+    """Checks the results of a world, of the same world with random faults, and of the world after one random change.
 
     Finally deletes the world's folder.
     """

@@ -103,7 +103,7 @@ def test_no_block_is_made_once_the_budget_is_spent(tmp_path: Path, monkeypatch: 
 
 
 def test_filters_number_texts_like_the_search_for_copies(tmp_path: Path) -> None:
-    """The filter and the search for near copies read the same lines of a range, so they number the texts equally."""
+    """The filter numbers texts like the search for near copies, because both read the same lines of each byte range."""
     file = tmp_path / "part-00000.jsonl"
     texts = ["first text of all", "x" * (1 << 20), "", "second text of all", "third text of all"]
     lines = [json.dumps({"text": text, "tokens": 3}) + "\n" if text else "\n" for text in texts]

@@ -67,7 +67,7 @@ def test_shares_of_drawn_tokens_are_their_probabilities() -> None:
 
 
 def test_added_tokens_that_are_marked_as_special_are_not_drawn(tmp_path: Path) -> None:
-    """The tokenizer's special ids do not include the tokens of a chat template, which have no role such as padding."""
+    """A chat template's tokens have no role such as padding, so they are not among the tokenizer's special ids."""
     tokenizer = load_tokenizer(tiny_decoder(tmp_path).model)
     size = len(tokenizer)
     tokenizer.add_tokens([AddedToken("<|image|>", special=True), AddedToken("<|end|>", special=True), "word"])

@@ -14,7 +14,7 @@ TEMPLATE = "{% for message in messages %}<s>{{ message['content'] }}</s>{% endfo
 
 
 def tiny_decoder(folder: Path, family: str = "gpt2", positions: int = 256, template: str | None = None) -> Pretrained:
-    """Writes a random decoder of one layer and its byte-level tokenizer."""
+    """Writes a random decoder with two layers, and a byte-level tokenizer."""
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=byte_level(), bos_token="<s>", eos_token="</s>", unk_token="<unk>", pad_token="<pad>"
     )

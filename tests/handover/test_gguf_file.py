@@ -1,4 +1,4 @@
-"""Tests GGUF files: transformers' reader gives the same tokens and logits, and unsupported models are refused."""
+"""Tests GGUF files: the reader of `transformers` gives the same tokens and logits. Unsupported models are refused."""
 
 import json
 from pathlib import Path

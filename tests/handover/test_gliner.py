@@ -23,7 +23,7 @@ gliner = pytest.importorskip("gliner", reason="gliner is not installed: run `mak
 WORDS = [["Mary", "saw", "New", "York", "."], ["He", "left"]]
 TAGS = [["B-person", "O", "B-place", "I-place", "O"], ["O", "O"]]
 LONG = ["model"] * 150, ["O"] * 149 + ["B-thing"]
-"""A text with more tokens than the tiny models have positions, and an entity after these."""
+"""A text that has more tokens than the tiny models have positions, with an entity after the last position."""
 
 
 @pytest.fixture
@@ -39,19 +39,19 @@ def jobs() -> Iterator[drive.Jobs]:
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
-    """Returns the exported settings with small span layers, because GLiNER's own have ten million parameters."""
+    """Returns the exported settings with small span layers, because the default size has ten million parameters."""
     found: dict[str, Any] = json.loads((folder / GLINER).read_text())
     return {**found, "hidden_size": 16, "dropout": 0.0}
 
 
 def encoder_of(loaded: Any) -> torch.nn.Module:
-    """Returns the module of transformers in a GLiNER."""
+    """Returns the Hugging Face `transformers` encoder of a GLiNER model."""
     encoder: torch.nn.Module = loaded.model.token_rep_layer.bert_layer.model
     return encoder
 
 
 def check_same_encoder(loaded: Any, folder: Path) -> None:
-    """Checks that a GLiNER has exactly the encoder's weights of a folder. GLiNER adds rows for its special tokens."""
+    """Checks that a GLiNER model has the weights of the encoder in a folder, plus rows for GLiNER's special tokens."""
     expected = AutoModel.from_pretrained(folder, dtype=torch.float32)
     rows = len(AutoTokenizer.from_pretrained(folder))
     table = expected.get_input_embeddings().weight.shape

@@ -1,4 +1,4 @@
-"""Tests ONNX graphs: ONNX Runtime computes the model's outputs for other lengths too, and a wrong graph is refused."""
+"""Tests ONNX graphs: ONNX Runtime gives the outputs of the model at new lengths too. Wrong graphs are refused."""
 
 import shutil
 from pathlib import Path

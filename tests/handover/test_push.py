@@ -1,4 +1,4 @@
-"""Tests the push of a model to a local fake of the Hub: files, a broken upload, and the message without access."""
+"""Tests the push of a model to a local fake of the Hub: files, a broken upload, and errors without access."""
 
 import json
 import shutil

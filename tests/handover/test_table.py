@@ -19,7 +19,7 @@ MEAN = SentenceVectors("mean", max_length=64)
 
 
 class Noted(ExportKind):
-    """A kind of export that a user has written."""
+    """A user-defined kind of export."""
 
     def write(self, exported: ExportedModel) -> HandedOver:
         (exported.folder / "noted.txt").write_text(exported.config.name)

@@ -21,7 +21,7 @@ QUERIES = clustered(30, seed=1)
 
 @pytest.fixture(scope="module", params=["flat", "ivf", "ivf_pq", "hnsw"])
 def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> VectorIndex:
-    """Returns an index of 1200 vectors in four parts, one index per kind."""
+    """Returns an index of 1200 vectors in four parts. Tests run once for each kind of index."""
     folder = tmp_path_factory.mktemp(request.param)
     built(folder, VECTORS, request.param)
     return VectorIndex.open(folder, "toy")

@@ -135,7 +135,7 @@ def test_advice_on_a_selection_from_a_pool(arguments: list[str], told: None, tmp
     parsed = parse(shlex.split(command)[2:], "jobs/tapt.py", TAPT_JOB.kind)
     tokens = evidence.candidates.tokens
     assert tokens
-    # The budget is half a pass over the pool. The selection is read ten times, so it has a tenth of the budget.
+    # The budget is half a pass over the pool. The selection is read ten times, so its size is a tenth of the budget.
     assert parsed.select.tokens == round(45 / 900 * tokens)
     assert tapt_stages(Context.of(parsed)).training
     (command,) = (recipe.command for recipe in found.recipes if recipe.name == "TAPT")

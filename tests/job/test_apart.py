@@ -49,7 +49,7 @@ def config(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Config:
         return write(folder / f"{name}.jsonl", with_labels(texts))
 
     def some(first: int, last: int, name: str) -> str:
-        """Writes a range of the texts and 60 random texts, each unchanged, in capitals or with a new last word."""
+        """Writes a range of the texts, and 60 random texts that are unchanged, in capitals or have a new last word."""
         shared = [[text, text.upper(), text.rsplit(" ", 1)[0] + " changed"][draw.randrange(3)] for text in texts]
         return file(name, [*texts[first:last], *draw.sample(shared, 60)])
 

@@ -240,7 +240,7 @@ def keys(config: Config) -> dict[str, str]:
 
 
 def given(config: Config, name: str, value: Any) -> Config:
-    """Returns the configuration with another value for one field. The field may be an option of the method."""
+    """Returns the configuration with one field set to a new value. The field may be an option of the method."""
     section, _, field = name.partition(".")
     if section != "das":
         return changed(config, name, value)

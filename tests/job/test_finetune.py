@@ -15,7 +15,7 @@ from adapt.stage.finetuning import Finetune
 from adapt.support.errors import ConfigError, ModelError
 from tests.job.worlds import SPLITS, differing, task_world
 
-# For each field: another value for the field, and the stages whose keys change with it.
+# For each field: a value that differs from the configuration, and the stages whose keys change with the field.
 TASK: dict[str, tuple[Any, set[str]]] = {
     "kind": ("multi_label", {"task", "run"}),
     "text_field": ("body", {"task", "run"}),

@@ -120,7 +120,7 @@ def target(hop: Hop) -> Place:
     """Returns the function that a listed call refers to, as read from the source.
 
     Raises:
-        LookupError: the source has no such call, or the called function named in the list cannot be right.
+        LookupError: the source has no such call, or the list names a function that the call cannot reach.
     """
     calls = [ast.unparse(node.func) for node in ast.walk(body(hop.start)) if isinstance(node, ast.Call)]
     if hop.called not in calls:

@@ -204,7 +204,7 @@ def test_joint_domains_are_sources_of_one_training_with_the_total_length(config:
 def test_a_forecast_gives_sources_their_weights(
     config: Config, monkeypatch: pytest.MonkeyPatch, mode: str, shares: list[float]
 ) -> None:
-    """A single domain needs no weights. A domain that is missing in `sequence.order` gets no share."""
+    """A single domain needs no weights. A domain that is missing from `sequence.order` gets no share."""
     sources = [replace(each, weight=weight) for each, weight in zip(config.corpus.sources, (1, 5, 3), strict=True)]
     weighted = replace(plain(config), corpus=replace(config.corpus, sources=sources))
     training = trainings(built(weighted, order=["cs", "reviews"], mode=mode))[0]
@@ -250,7 +250,7 @@ def test_each_domain_can_have_a_model_with_adapters(config: Config) -> None:
 
 
 def test_stages_reserve_only_the_resources_that_they_use(config: Config) -> None:
-    """If stages reserve no more than they use, other stages can run at the same time, such as evaluations of models."""
+    """Stages reserve no more than they use, so that other stages, such as evaluations, can run at the same time."""
     resources = ResourcesConfig(workers=2, cpus_per_worker=3.0, gpus_per_worker=2.0)
     needs = {stage.kind: stage.needs() for stage in everything([built(replace(config, resources=resources))])}
     ranks, device = {"CPU": 6.0, "GPU": 4.0}, {"CPU": 1.0, "GPU": 1.0}

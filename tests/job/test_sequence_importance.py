@@ -105,7 +105,7 @@ def test_the_key_of_importance_depends_on_these_fields(
 ) -> None:
     """Compares the result of `what()` of the stage that measures the first domain's importance.
 
-    The key of this stage would not do, because it also depends on all fields of the previous training run.
+    Comparing keys would not work, because the key also depends on all fields of the previous training run.
     """
     first, second = measured(built(config)), measured(built(config, **{field: value}))
     assert (first[0].key != second[0].key) == general

@@ -91,7 +91,7 @@ def run(config: Config, trained: Ran | None = None, **changes: Any) -> Ran:
 
     Args:
         config: configuration of the sequence.
-        trained: a sequence whose last model is used instead of training models. None to train them.
+        trained: a finished sequence. Its last model replaces the model of every training run. None trains the models.
         changes: values for fields of section `sequence`.
     """
     context = Context.of(replace(config, sequence=replace(config.sequence, **changes)))
@@ -184,7 +184,7 @@ def test_its_summary_is_shown(das: Ran, capsys: pytest.CaptureFixture[str]) -> N
 def test_a_domain_added_later_redoes_nothing(das: Ran, config: Config) -> None:
     longer = run(config, das, order=["one", "two", "three"])
     known, found = das.done.record.inputs, longer.done.record.inputs
-    # Inputs named `past.` were measured after the last domain, which is another domain here, so they differ.
+    # Inputs named `past.*` were measured after the last domain. The two runs end with different domains.
     shared = {name for name in known if not name.startswith("past.")}
     assert all(found[name] == known[name] for name in shared)
     assert found["steps.2.past.importance"] == known["past.importance"]

@@ -36,7 +36,7 @@ SELECTED: dict[str, tuple[Any, set[str]]] = {
     "index": ("hnsw", set()),
     "min_recall": (0.5, set()),
 }
-"""Fields that matter if TAPT selects a part of a pool, each with another value and the stages whose keys change."""
+"""Fields that matter if TAPT selects a part of a pool, each with a new value and the stages whose keys then change."""
 DRAWN = SelectConfig(pool_paths="data/pool.jsonl", per_example=2)
 
 

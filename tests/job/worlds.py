@@ -94,7 +94,7 @@ def source(name: str) -> SourceConfig:
 
 
 def changed(config: Config, name: str, value: Any) -> Config:
-    """Returns the configuration with another value for the field with a dotted name."""
+    """Returns the configuration with one field set to a new value. `name` is the field's dotted name."""
     *section, field = name.split(".")
     inner = replace(getattr(config, section[0]), **{field: value}) if section else value
     return replace(config, **{section[0] if section else field: inner})

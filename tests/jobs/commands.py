@@ -104,7 +104,7 @@ def replaced(given: Sequence[str], *more: str) -> list[str]:
 
 
 def check_refused(ran: Ran, code: int, *messages: str) -> None:
-    """Checks that a command failed with one message and its fix on stderr, and printed nothing else."""
+    """Checks that a command failed with exactly one error message and a fix on stderr, and printed nothing else."""
     assert ran.code == code, ran.err
     assert ran.out == ""
     for message in messages:

@@ -63,7 +63,7 @@ def other_model(kind: Any, tiny_bert: Path, folder: Path) -> Path:
 
 @pytest.fixture
 def funnel(tmp_path: Path, tiny_bert: Path) -> Path:
-    """Returns the folder of a model that fails on texts of less than five tokens."""
+    """Returns the folder of a model that fails on texts of fewer than five tokens."""
     return other_model(FunnelForMaskedLM, tiny_bert, tmp_path / "funnel")
 
 

@@ -65,7 +65,7 @@ def merged_in(
     share: float = 0.5,
     tokens: NewTokens | None = None,
 ) -> Path:
-    """Merges models with equal weights into a folder and returns the folder."""
+    """Merges models into a folder, each model with merge weight 1, and returns the folder."""
     weights = (1.0,) * len(models)
     merging = Merging(kind, (share,), weights, 0.5 if kind in ("ties", "dare") else None, 0)
     folder.mkdir()
@@ -82,7 +82,7 @@ def extended(folder: Path, like: Path, words: Sequence[str], seed: int = 0, fill
 
     Args:
         folder: folder of the new model.
-        like: folder of the other model.
+        like: folder of the model to copy.
         words: the new tokens, in the order of their ids.
         seed: seed of the noise and of the new rows.
         filling: number of padding rows after the rows of tokens.

@@ -257,7 +257,7 @@ def test_padding_rows_of_the_base_are_replaced(first: int, tiny_bert: Path) -> N
 def test_files_and_index_grow_with_new_rows(
     tmp_path: Path, tiny_bert: Path, base: dict[str, Tensor], first: int
 ) -> None:
-    """The base has two weight files and also stores its tied output head. Both grow by the rows of new tokens."""
+    """The base has two weight files, and also stores its tied output head. New tokens add rows to both files."""
     tied = "cls.predictions.decoder.weight"
     shards = [{TABLE: base[TABLE], tied: base[TABLE].clone()}, {n: one for n, one in base.items() if n != TABLE}]
     folder = folder_of(tmp_path / "base", *shards, like=tiny_bert)

@@ -83,7 +83,7 @@ def test_a_saved_model_lists_its_experts(tiny_bert: Path, tmp_path: Path, monkey
     assert two
     experts = 2 * 2 * base.layers * base.hidden * base.inner
     assert 0 <= two.parameters - base.parameters - experts < 0.05 * experts  # all other new parameters are biases
-    # a token uses as many layer parameters as before, because it passes through only one expert
+    # the number of layer parameters per token is unchanged, because a token passes through only one expert
     assert two.layer_parameters == base.layer_parameters
     check(tmp_path / "two")
     config = json.loads((tmp_path / "two" / "config.json").read_text())

@@ -74,7 +74,7 @@ OTHER = Path("other")
 
 
 def either(folder: Path) -> Any:
-    """Returns one of two teachers. The folder OTHER has different weights from all other folders."""
+    """Returns one of two teachers with different weights: one for the folder OTHER, and one for all other folders."""
     model = loaded(BEFORE)
     if folder == OTHER:
         with torch.no_grad():
@@ -161,7 +161,7 @@ CAPPED = "Gemma2ForCausalLM changes its scores after its last linear layer"
 
 
 def test_a_head_that_is_not_linear_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    """Gemma 2 limits its logits by a tanh, so its head is not linear. Its states can still be compared."""
+    """Gemma 2 caps its logits with a tanh, so its head is not linear. Its states can still be compared."""
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
     made = Gemma2Config(vocab_size=80, **sizes, num_key_value_heads=2, head_dim=8, architectures=["Gemma2ForCausalLM"])
     made.save_pretrained(tmp_path)

@@ -136,7 +136,7 @@ def test_resuming_does_not_change_the_result(ranks: Any, past: dict[str, Path], 
 
 @pytest.mark.parametrize("name", OFF)
 def test_a_method_that_is_off_is_plain_training(ranks: Any, past: dict[str, Path], name: str) -> None:
-    """Compares a method without effect with plain training, exactly, in fp32 and in fp16, where the loss is scaled."""
+    """Checks that a method that is off equals plain training exactly, in fp32 and in fp16, where the loss is scaled."""
     cases = [Case(stage, dropout=0.1, precision=precision) for stage, precision in ((0, "fp32"), (2, "fp16"))]
     offs = [replace(run_of(name, past, case, **OFF[name]), is_second=False, room=0) for case in cases]
     runs = [each for case, off in zip(cases, offs, strict=True) for each in (Trained(case, "plain"), off)]

@@ -51,7 +51,7 @@ def test_shares_0_and_1_give_the_two_models() -> None:
 
 
 def test_a_base_of_another_vocabulary_is_refused() -> None:
-    """Checks that `prepare_model` refuses a base model with another vocabulary, so before training starts."""
+    """Checks that `prepare_model`, which runs before training, refuses a base model with another vocabulary."""
     method, larger = Interpolated(InterpolateOptions(towards="base")), toy.model()
     larger.cls.predictions.bias = torch.nn.Parameter(torch.zeros(99))
     with pytest.raises(ModelError, match=r"has no cls.predictions.bias of the trained model's shape \[99\]"):

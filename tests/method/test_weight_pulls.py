@@ -180,7 +180,7 @@ def test_an_offloaded_optimizer_is_clipped_by_the_same_norm(ranks: Any) -> None:
 
 
 def test_it_resumes_exactly(ranks: Any, tmp_path: Path) -> None:
-    """Checks that a resumed run equals an uninterrupted run. Weights are pulled to the start of the whole training."""
+    """Checks that a resumed run equals an uninterrupted run. Weights are pulled to those before the first step."""
     runs = [Case(stage, dropout=0.1) for stage in STAGES]
     folders = [tmp_path / str(number) for number, _ in enumerate(runs)]
     for folder in folders:

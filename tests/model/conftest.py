@@ -23,7 +23,7 @@ def bert(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def said(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], str]]:
-    """Returns a function that collects transformers' log and the terminal output since its last call."""
+    """Returns a function that returns the log of `transformers` and the terminal output since its last call."""
     # caplog needs its own handler here, because this logger does not propagate messages
     logger = logging.getLogger("transformers")
     logger.addHandler(caplog.handler)

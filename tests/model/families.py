@@ -44,7 +44,7 @@ QWEN3 = Qwen3Config(**BERT, num_key_value_heads=1)
 
 
 def plain(family: str, **changes: int) -> PreTrainedModel:
-    """Returns a model with transformers' own attention, in evaluation mode.
+    """Returns a model in evaluation mode, with the attention of the library `transformers`.
 
     Its random weights are large, so that attention affects the outputs.
     """
@@ -59,7 +59,7 @@ def plain(family: str, **changes: int) -> PreTrainedModel:
 
 
 def ready(family: str, **changes: int) -> PreTrainedModel:
-    """Returns a model with the same weights as `plain` that separates packed documents."""
+    """Returns a model that keeps packed documents separate. Its weights are those of `plain`."""
     model = plain(family, **changes)
     keep_documents_apart(model)
     return model

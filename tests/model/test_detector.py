@@ -1,4 +1,4 @@
-"""Compares a generator and a discriminator in one module with transformers' own models, and tests their files."""
+"""Compares a module that has a generator and a discriminator with `transformers` models, and tests its files."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tests that each gate affects only its own unit, and that a unit's parameters determine only its output."""
+"""Tests that each gate affects only its own unit, and that a unit's parameters affect only that unit's output."""
 
 import copy
 from contextlib import ExitStack
@@ -133,7 +133,7 @@ def test_the_gradient_of_a_gate_is_that_of_finite_differences(family: str) -> No
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradients_of_a_group_come_from_its_tokens(family: str) -> None:
-    """Checks that a group's gradients equal those of a single gate if only the group's tokens have a loss."""
+    """Checks that a group's gates get the gradients that ungrouped gates get from a loss on the group's tokens."""
     model = ready(family).double()
     gates, one = Gates(model), {kind: each.double() for kind, each in ones(model).items()}
 

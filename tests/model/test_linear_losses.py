@@ -208,7 +208,7 @@ def test_divergence_from_several_teachers_is_that_from_the_mean_of_their_probabi
 
 @pytest.mark.parametrize(("own", "theirs"), [(V - 3, V), (V, V - 3)])
 def test_divergence_of_tables_of_different_lengths_is_that_of_their_first_rows(own: int, theirs: int) -> None:
-    """Models with the same tokenizer may have different numbers of padding rows, such as Qwen2.5 0.5B and 7B."""
+    """Models with the same tokenizer, such as Qwen2.5 0.5B and 7B, may have different numbers of padding rows."""
     scores, wanted = layers()
 
     def begin(each: LinearScores, rows: int) -> LinearScores:

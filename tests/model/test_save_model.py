@@ -1,4 +1,4 @@
-"""Tests that transformers loads a saved folder without our code, and computes the same as the saved model."""
+"""Tests that `transformers` loads a saved folder without our code, and that its outputs equal the saved model's."""
 
 import json
 from collections.abc import Callable

@@ -13,7 +13,7 @@ from tests.model.architectures import ARCHITECTURES, HIDDEN, INNER, LAYERS, VOCA
 
 
 def measured(model: PreTrainedModel) -> tuple[int, int]:
-    """Counts the weights of a model's linear layers and returns two sums: inside the layers and in the head."""
+    """Counts the weights of linear modules. Returns the sum over the transformer layers, and the sum over the head."""
     layers = head = 0
     decoder = model.get_output_embeddings()
     for name, module in model.named_modules():

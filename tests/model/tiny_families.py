@@ -1,4 +1,4 @@
-"""Builds tiny random models of the families that transformers has for masked or causal language modelling."""
+"""Builds tiny random models of the families that `transformers` has for masked or causal language modelling."""
 
 from contextlib import suppress
 from typing import Any
@@ -87,7 +87,7 @@ def tiny_config(family: str) -> Any:
 
 
 def tiny_model(family: str) -> PreTrainedModel:
-    """Returns a random model of a family in evaluation mode, with transformers' own attention."""
+    """Returns a random model of a family in evaluation mode, with the attention of the library `transformers`."""
     config = tiny_config(family)
     kind = AutoModelForCausalLM if is_decoder(config) else AutoModelForMaskedLM
     torch.manual_seed(0)

@@ -13,7 +13,7 @@ NAMES = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_tok
 
 
 def wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    """Wraps a tokenizer of the `tokenizers` library in transformers' class, with the usual special tokens."""
+    """Wraps a tokenizer of the `tokenizers` library in a class of `transformers`, with the usual special tokens."""
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **NAMES)
 
 

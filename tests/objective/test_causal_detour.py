@@ -25,11 +25,11 @@ ENCODERS = ["bert", "roberta", "distilbert", "electra", "modernbert"]
 PIECES = [DOCUMENTS[0], DOCUMENTS[1], DOCUMENTS[2], DOCUMENTS[3][:1], DOCUMENTS[3][1:]]
 """The pieces into which the rows of `batch` divide the documents."""
 WINDOW = 3
-"""Number of tokens that the local attention of the small ModernBERT sees on each side, plus the token itself."""
+"""Window of the small ModernBERT's local attention [tokens]: the visible tokens on one side, plus the token itself."""
 
 
 def dense_masks(model: PreTrainedModel, length: int) -> Any:
-    """Returns a document's causal mask in transformers' form [1, 1, length, length], with True for visible tokens."""
+    """Returns a document's causal mask [1, 1, length, length] for `transformers`, with True for visible tokens."""
     causal = torch.ones(length, length, dtype=torch.bool).tril()[None, None]
     if model.config.model_type != "modernbert":
         return causal

@@ -226,7 +226,7 @@ def test_losses_are_cross_entropy_on_all_logits(objective: MaskedLanguageModelli
 def test_splitting_a_step_does_not_change_its_loss_and_gradient(
     objective: MaskedLanguageModelling, tiny_bert: Path
 ) -> None:
-    """Checks a step's loss and gradient on rows of unequal length, where the mean of the parts' means would differ."""
+    """Checks a step's loss and gradient on rows of unequal length, where a mean of the parts' means would be wrong."""
     model = load_model(tiny_bert)
     corrupted = objective.corrupt(batch_of(random_rows(12, 1, 60)))
     count = len(corrupted.targets)

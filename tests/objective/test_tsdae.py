@@ -1,4 +1,4 @@
-"""Compares objective `tsdae`, text by text, with a transformers decoder with cross-attention and tied weights."""
+"""Compares objective `tsdae` with a `transformers` decoder that has cross-attention and tied weights, text by text."""
 
 import copy
 import itertools
@@ -75,7 +75,7 @@ def pieces(denoised: Denoised) -> list[tuple[Tensor, Tensor]]:
 
 
 def decoder_of(model: PreTrainedModel, prepared: PreTrainedModel) -> PreTrainedModel:
-    """Returns transformers' decoder with the weights of the encoder, and with the new weights as cross-attention."""
+    """Returns a `transformers` decoder with the encoder's weights, and with the new weights in its cross-attention."""
     config = copy.deepcopy(model.config)
     config.is_decoder = config.add_cross_attention = True
     config.tie_word_embeddings = True

@@ -1,4 +1,4 @@
-"""Tests a Ray that the job starts itself (its processes, its privacy, its start), and addresses of Ray clusters."""
+"""Tests the local Ray cluster of a job (processes, access by others, start-up), and addresses of Ray clusters."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ def test_a_joined_cluster_does_not_count_as_a_ray_that_we_started(monkeypatch: p
     assert OWN_RAY not in os.environ
 
 
-# --- privacy
+# --- access by other users and other machines
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -121,7 +121,7 @@ def test_a_training_listens_on_loopback_and_leaves_no_process_if_it_is_killed(tm
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_ray_train_does_not_contact_the_dashboard_of_another_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray Train would end the training if it asked another Ray's dashboard, which does not know our controller."""
+    """Ray Train would end the training if it used another cluster's dashboard, which does not know our controller."""
     import ray
 
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://10.0.0.1:8265")
@@ -168,7 +168,7 @@ def test_no_process_and_no_folder_remain(number: int, monkeypatch: pytest.Monkey
 
 
 def belonging_to(folder: Path) -> dict[psutil.Process, str]:
-    """Returns our Ray's processes and its driver with their command lines.
+    """Returns the processes of our local Ray cluster and its driver, with their command lines.
 
     These processes have the folder in their environment.
     """
@@ -181,7 +181,7 @@ def belonging_to(folder: Path) -> dict[psutil.Process, str]:
 
 
 def left_of(started: dict[psutil.Process, str], folder: Path) -> list[str]:
-    """Waits for the end of all processes of our Ray, and returns the command lines of processes that do not end."""
+    """Waits until all processes of our Ray cluster end, and returns the command lines of those that do not end."""
     deadline = time.monotonic() + PATIENCE_S
     gone([*started], PATIENCE_S)
     while (left := belonging_to(folder)) and time.monotonic() < deadline:

@@ -32,7 +32,7 @@ def s3_server() -> Iterator[Server]:
 
 @pytest.fixture
 def s3(s3_server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """Returns the server without faults. This process and its children use it."""
+    """Returns the server with its faults switched off. This process and its children use this server."""
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
     yield s3_server

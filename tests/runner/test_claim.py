@@ -89,7 +89,7 @@ class Machine:
         return BucketClaim(self.mirror, self.folder, lease)
 
     def take(self) -> Lease:
-        """Takes the lease and does not renew it. This succeeds at once, because the previous lease was not renewed."""
+        """Takes the lease, and does not renew it later. The lease is free, because its last holder did not renew it."""
         return lock_module._take(self.mirror.bucket, self.mirror.lease_name(self.folder), self.mirror.id, None)
 
     def files(self) -> dict[str, str]:
@@ -136,7 +136,7 @@ def machines(objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def result(machine: Machine) -> dict[str, str]:
-    """Returns the files of the finished stage, copied to a machine that lacks them, after a check of their digests."""
+    """Copies the finished stage's files to a machine that lacks them, checks their digests, and returns the files."""
     machine.mirror.records.refresh(0.0)
     folder = machine.mirror.records.folder("train", KEY)
     assert folder
@@ -298,7 +298,7 @@ def test_a_record_that_names_files_outside_of_its_folder_is_refused(
 
 
 def test_a_file_is_deleted_from_the_bucket_when_two_passes_miss_it(objects: Objects, machines: list[Machine]) -> None:
-    """Listing a folder takes time, so a file that is renamed meanwhile may be missing in the list."""
+    """Listing a folder takes time, so a file that is renamed meanwhile may be missing from the list."""
     one = machines[0]
     claim = one.claim(one.take())
     with claim.begin([]):

@@ -37,7 +37,7 @@ def write(file: Path, content: bytes, at: int = 1_000_000_000) -> Path:
 
 
 def looks(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """Returns a function that counts the files that were read for their digest since its last call."""
+    """Returns a function that counts the files whose content was read for a digest since the function's last call."""
     real, calls = hashlib.file_digest, []
 
     def counted(*args: object) -> object:
@@ -300,7 +300,7 @@ def test_checking_the_sizes_of_many_files_is_fast(tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Clears the cache of checked files, as in a new process, and returns it."""
+    """Clears the cache of checked files, as in a new process, and returns the cache."""
     known: dict[str, str] = {}
     monkeypatch.setattr(digest, "_checked", known)
     return known
@@ -392,7 +392,7 @@ def test_records_of_earlier_versions_are_used_by_their_sizes(
 
 
 def test_a_stages_file_named_in_a_configuration_is_compared_with_its_record(store: Store, runs: Path) -> None:
-    """The content of such a file, for example of an exported model, must equal the digest in the record."""
+    """The digest of such a file, for example of an exported model, must equal the digest in the stage's record."""
     record = ensure(part(part(toys.diamond(runs), "left"), "source"), store).record
     file = record.path / "part-1"
     assert Digests().of(file) == record.digests["part-1"]

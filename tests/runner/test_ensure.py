@@ -316,7 +316,7 @@ class Waiting(Stage[Called]):
 
 
 class Watched:
-    """Creates stages that record their order and the sets of stages that ran at the same time."""
+    """Creates stages that record in which order they run, and which of them run at the same time."""
 
     def __init__(self) -> None:
         self.order: list[str] = []

@@ -103,7 +103,7 @@ def test_files_through_which_processes_talk_appear_and_disappear_everywhere(node
 
 
 def test_a_node_takes_what_another_node_has_added_to_its_file(nodes: Nodes) -> None:
-    """For example, two nodes in turn add to the file of metrics if rank 0 moves to another node and back."""
+    """For example, if rank 0 moves to another node and back, both nodes append to the file of metrics in turn."""
     one, two = nodes.copies
     nodes.file(1, "metrics.jsonl").write_text("1\n")
     one.send()

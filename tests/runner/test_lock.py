@@ -200,7 +200,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def suspended(bucket: S3Bucket, mirror: str) -> Iterator[Lease]:
-    """Holds a lease that is neither renewed nor freed, like a process that was stopped or killed."""
+    """Yields a lease that is neither renewed nor freed, as if its process had been stopped or killed."""
     yield module._take(bucket, "lease", mirror, None)
 
 
@@ -257,7 +257,7 @@ def test_a_local_copy_that_another_machine_shares_is_no_restart(
 
 @pytest.mark.parametrize("date_shift_s", [0, 7200, -7200])
 def test_a_holder_that_does_not_renew_loses_the_lease(bucket: S3Bucket, s3: Server, date_shift_s: int) -> None:
-    """A wrong clock of the server changes nothing, because no two clocks are compared."""
+    """A wrong clock of the server has no effect, because times of different clocks are never compared."""
     s3.faults(date_shift_s=date_shift_s)
     with suspended(bucket, "one") as old:
         start = time.monotonic()

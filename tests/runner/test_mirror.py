@@ -32,7 +32,7 @@ def bucket_of(store: Store) -> S3Bucket:
 
 
 def forget(store: Store) -> None:
-    """Forces the next access to the records to read the bucket, and not a cached list."""
+    """Makes the next access to the records read the bucket instead of a cached list."""
     mirror_of(store).records._looked = -1e9
 
 
@@ -277,7 +277,7 @@ def test_two_chains_that_race_run_each_stage_once(machine: Machine, runs: Path) 
 
 @pytest.mark.heavy
 def test_a_killed_chain_goes_on_where_it_was(machine: Machine, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process is killed by SIGKILL while it writes; another machine waits for the lease's end and finishes."""
+    """SIGKILL kills a process while it writes. Another machine waits until the lease ends and finishes the chain."""
     assert start(machine("one"), runs, 0.0, kill_at=9).wait() == -9
     monkeypatch.setattr(lock, "LEASE_S", 1.0)
     before = ran(runs)

@@ -104,7 +104,7 @@ def test_a_file_where_the_folder_should_be_is_named(tmp_path: Path) -> None:
         load_record(tmp_path / "folder")
 
 
-# Errors of the operating system and the message for each. The test below raises them in every call that can fail.
+# Operating-system errors, each with its message. The test below raises each error in every call that can fail.
 REFUSALS = [
     (errno.ENOSPC, "no space left while writing"),
     (errno.EDQUOT, "no space left while writing"),
@@ -262,7 +262,7 @@ def through_a_record(result: Any, folder: Path) -> Any:
 
 
 def differences(first: Any, second: Any) -> list[str]:
-    """Returns the differences of two values. Values of different types differ, such as 1, 1.0 and true."""
+    """Returns the differences between two values. Values of different types, such as 1, 1.0 and true, are not equal."""
     if type(first) is not type(second):
         return [f"{first!r} is a {type(first).__name__}, {second!r} a {type(second).__name__}"]
     if is_dataclass(first):

@@ -52,7 +52,7 @@ def as_user(user: int, function: Callable[[], Any]) -> Any:
 
 @pytest.fixture(scope="module", autouse=True)
 def imported(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Imports modules before the user changes, because another user may not be able to read Python's files."""
+    """Imports modules before the user id changes, because the other user may not be able to read Python's files."""
     root = tmp_path_factory.mktemp("own")
     run(root, single(write))
     with pytest.raises(StageError):

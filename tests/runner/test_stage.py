@@ -289,7 +289,7 @@ JSON = st.recursive(
 
 
 def reordered(value: Any, draw: random.Random) -> Any:
-    """Returns an equal value whose mappings have their keys in another order."""
+    """Returns an equal value in which the keys of mappings are in a different order."""
     if isinstance(value, dict):
         items = [(key, reordered(item, draw)) for key, item in value.items()]
         draw.shuffle(items)

@@ -1,4 +1,4 @@
-"""Runs toy stages that depend on each other in the shape of a diamond.
+"""Runs toy stages whose dependencies form a diamond.
 
 python -m tests.runner.toys ROOT RUNS PAUSE_S KILL_AT AT_ONCE
 
@@ -136,7 +136,7 @@ def content(folder: Path) -> dict[str, str]:
 
 
 def states(stage: Stage[Any], store: Store) -> dict[str, Any]:
-    """Returns for each stage of a plan "done" or the differences from the most similar finished stage."""
+    """Returns, for each stage of a plan, "done" or the differences from the most similar finished stage."""
     return {line.stage.kind: "done" if line.record else line.changed for line in plan_stages(stage, store)}
 
 

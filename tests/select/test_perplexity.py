@@ -44,7 +44,7 @@ def other_bert(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def losses(model: Path, texts: list[str], most: int = 512) -> np.ndarray:
     """Returns the mean loss per predicted token of each text.
 
-    Texts are measured one at a time, each with its own mask number.
+    Texts are measured one at a time. The index of a text determines its masks.
     """
     loaded, tokenizer = load_model(model), load_tokenizer(model)
     found = []

@@ -94,7 +94,7 @@ def test_a_budget_takes_the_nearest_of_every_text_first(situation: Given, docume
 def test_more_room_does_not_change_earlier_choices(situation: Given) -> None:
     """The best nine documents are the same, whether 9 or 60 documents are requested.
 
-    The number of neighbours that the first search returns depends on this number, but must not affect the result.
+    The first search returns more neighbours if more documents are requested, which must not affect the result.
     """
     few, many = (np.argsort(-scored(situation, documents)[2], kind="stable")[:9] for documents in (9, 60))
     assert few.tolist() == many.tolist()

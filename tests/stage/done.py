@@ -14,7 +14,7 @@ def record_of(stage: Stage[Any], cost: dict[str, Any] | None = None, **figures: 
     Args:
       stage: stage whose record is made.
       cost: cost entry of the record. None means an empty entry.
-      figures: fields of the stage's result. The other fields get invented values.
+      figures: fields of the stage's result. The other fields get placeholder values.
     """
     none: dict[str, Any] = {}
     result = plain_values(made_up(stage.result_type(), **figures))

@@ -25,7 +25,7 @@ EXPORTED = (
     {"domain": loss_change("domain", 5.0, 3.0, overlap=0), "general": loss_change("general", 4.0, 4.1, overlap=0)},
     {"domain": loss_change("domain", 5.8, 3.5, overlap=0), "general": loss_change("general", 4.1, 4.4, overlap=0)},
 )
-"""Losses in the record of the export after each domain, on that domain and on general text."""
+"""Losses that the export after each domain records: on that domain and on general text."""
 
 
 def two_domains(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
@@ -70,7 +70,7 @@ def records(stage: Sequence, price: float | None = None) -> dict[str, Record]:
 
 
 def write_losses(folder: Path, means: Mapping[str, float], documents: int = 8) -> None:
-    """Writes the losses of an evaluation's documents, each with 10 predictions. Documents differ by up to 0.1 nats."""
+    """Writes per-document losses of an evaluation, with 10 predictions each. Documents differ by up to 0.1 nats."""
     folder.mkdir(parents=True, exist_ok=True)
     noise = np.random.default_rng(0).uniform(-0.1, 0.1, documents)
     values = {

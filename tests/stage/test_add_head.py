@@ -80,7 +80,7 @@ def test_what_it_cannot_do_is_refused_early(config: Config, tiny_bert: Path) -> 
 
 
 def test_new_top_layers_are_a_stage_before_the_first_training(tiny_bert: Path, config: Config) -> None:
-    """The layers are drawn after a new head is added. Later training runs start from the trained layers."""
+    """The layers are initialized after a new head is added. Later training runs start from the trained layers."""
     plain = replace(config, model=ModelConfig(path=str(tiny_bert), reinitialize_top=1))
     context = Context.of(plain)
     export = dapt_stages(context)

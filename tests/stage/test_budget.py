@@ -26,7 +26,7 @@ class Paid(Toy):
 
 
 class Repeated(Toy):
-    """A toy stage whose record repeats the device time of its inputs, such as an export."""
+    """A toy stage whose record repeats the device time of its inputs, as the record of an export does."""
 
     device_time = "inputs"
 
@@ -119,7 +119,7 @@ def test_a_generation_stops_before_a_block_and_its_finished_blocks_count(store: 
 
 
 def test_finished_stages_count_once_and_free_stages_run_after_the_limit(store: Store) -> None:
-    """The record of the export repeats the 4 hours of the training, which are exactly the budget."""
+    """The export's record repeats the training's 4 device-hours, which exactly use up the budget."""
     ensure(TRAINING, store)
     for limit in (4.0, 4.1):
         with within_budget(resources(device_hours=limit), [EXPORT, OTHER], store) as admitting:
@@ -153,7 +153,7 @@ def test_other_errors_stay_as_they_are(store: Store) -> None:
 
 def test_the_plan_compares_the_expected_time_with_the_budget(store: Store) -> None:
     ensure(TRAINING, store)
-    # this stage is expected to take as long as the other stage of its kind
+    # this stage is expected to take as long as the other stage of the same kind
     again = Paid("again", "train", idle, {"again": 1})
     goals = [EXPORT, again]
     assert budget_outlook(resources(device_hours=9), goals, store) == (

@@ -50,7 +50,7 @@ def test_figures_are_computed_from_the_matrices(config: Config) -> None:
 
 def test_the_last_model_is_compared_with_the_base_model(config: Config) -> None:
     found = result(built(config))
-    # cs is measured after the last domain. The export of the last model has the losses on bio and general text.
+    # The loss on cs is measured after the last domain. The last model's export has the losses on bio and general text.
     assert {name: round(of.value, 6) for name, of in found.changes.items()} == {
         "cs": -1.4,
         "bio": -2.5,

@@ -90,10 +90,10 @@ def test_two_jobs_may_start_at_once(tmp_path: Path) -> None:
 def test_the_disk_must_have_room_for_the_model_and_its_checkpoints(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Training needs free space of 11 times the weights.
+    """Training needs free space of 11 times the size of the weights.
 
-    Three checkpoints (two complete and one being written) take three times the weights each. The model and a copy of it
-    take the rest.
+    Three checkpoints (two complete and one being written) each take three times the size of the weights. The model and
+    a copy of it take the rest.
     """
     weights = 4 * sum(tensor.numel() for tensor in load_file(model / "model.safetensors").values())
     folder = tmp_path / "train"

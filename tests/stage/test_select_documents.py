@@ -81,7 +81,7 @@ def test_the_budget_can_be_set_per_train_example(config: Config) -> None:
 def test_the_budget_per_example_counts_the_texts_of_all_tasks(config: Config, tmp_path: Path) -> None:
     """Texts in the dev or test split of a task do not count as target texts.
 
-    One of the three added texts is in such a split.
+    One of the three texts that the test adds is in such a split.
     """
     more = ["one text more", "two texts more", DEV[0]]
     other = replace(config.task, name="other", train=write(tmp_path / "other.jsonl", with_labels(more)))

@@ -262,7 +262,7 @@ def test_a_completely_measured_text_may_be_too_small(capsys: pytest.CaptureFixtu
 
 
 def test_the_regime_counts_how_often_each_text_is_read() -> None:
-    """In 80 steps of 8 rows, each of the 64 domain rows is read 8 times, and each of the 32 general rows 4 times."""
+    """80 steps of 8 rows read each of the 64 domain rows 8 times, and each of the 32 general rows 4 times."""
     training = replace(CONFIG.training, max_steps=80)
     config = replace(CONFIG, mixture=MixtureConfig(replay_fraction=0.2), training=training)
     named = {"domain": text(64 * 128), "(replay)": text(32 * 128)}

@@ -70,9 +70,9 @@ def test_a_kind_declares_its_name_and_its_version(kind: type[Stage[Any]]) -> Non
 
 
 def test_kinds_of_the_same_folder_share_version_and_result() -> None:
-    """Only the folder of `prepare` has several kinds of stages, namely three.
+    """Only the folder of `prepare` has several kinds of stages (three).
 
-    If the version of one kind were raised, old results of the other two kinds would still be used.
+    If only one kind's version were raised, old results of the other two kinds would still be used.
     """
     alike: dict[str, set[tuple[int, type]]] = {}
     for kind in KINDS:

@@ -67,7 +67,7 @@ def simulated(rounds, difference, margin, is_paired, correlation=0.0, studies=ST
 
 ROUNDS = [BY_FIVE, SeedRounds(5, 5, 20, "pocock"), SeedRounds(3, 3, 9), SeedRounds(4, 1, 12, "pocock")]
 MOST = 0.05 + 3 * (0.05 * 0.95 / STUDIES) ** 0.5
-"""Largest accepted share of false verdicts: 5%, and three standard errors of the simulation."""
+"""Maximum accepted share of false verdicts: 5% plus three standard errors of the simulation."""
 
 
 @pytest.mark.parametrize("rounds", ROUNDS, ids=lambda rounds: f"{rounds.seeds}-{rounds.spending}")

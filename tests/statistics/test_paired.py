@@ -135,7 +135,7 @@ def test_an_undecided_difference_is_given_with_the_seeds_that_would_decide():
     one = replace(found(0.01, -0.02, 0.04, 0.41), chances=(Uncertainty(Side(5, 0.02**2), Side(5, 0.02**2)),))
     text = verdict(one, margin=0.005)
     assert text.startswith("undecided: +1.0 points, 95% CI \N{MINUS SIGN}2.0 to +4.0, p = .41;")
-    # Two samples with a true difference of half their deviation need 64 values each (Cohen 1988, table 2.4.1).
+    # Two samples that differ by half a standard deviation need 64 values each (Cohen 1988, table 2.4.1).
     assert text.endswith("about 64 seeds per side would probably show a difference (80% of simulated studies)")
     smaller = replace(one, difference=0.001)
     assert verdict(smaller, margin=0.001).endswith("100 seeds would probably not decide it")

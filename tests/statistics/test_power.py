@@ -26,7 +26,7 @@ def standard_error(seeds: int) -> float:
 def found_by_scipy(seeds: int, difference: float, studies: int) -> float:
     """Returns the share of studies with p < .05.
 
-    The test is a permutation test of all arrangements, or a t-test if there are more than five seeds.
+    The test is an exact permutation test, or a t-test if there are more than five seeds.
     """
     rng = np.random.default_rng(7)
     baseline, recipe = rng.normal(0, NOISE, (2, studies, seeds))

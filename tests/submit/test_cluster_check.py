@@ -91,7 +91,7 @@ def test_drive_on_needs_a_node_with_the_resource(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_cluster_that_cannot_grow_has_only_its_present_nodes() -> None:
-    for enough in (8, (1, 99)):  # with a range of workers, the cluster only needs room for the smallest number
+    for enough in (8, (1, 99)):  # for a range of workers, only the minimum number must fit
         check_ever(ResourcesConfig(workers=enough), [HEAD], grows=False)
     with pytest.raises(ClusterError, match="1 node with 8 CPU"):
         check_ever(ResourcesConfig(workers=9), [HEAD], grows=False)

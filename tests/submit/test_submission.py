@@ -199,7 +199,7 @@ CONFIG = parse_values({"corpus": {"paths": "a.jsonl"}}, JOBS["dapt"].kind, "test
 
 
 def order(**needs: str | None) -> Order:
-    """Returns an order to run a chain. An argument is a stage's name, and its value is the stage it starts from."""
+    """Returns an order to run a chain. Each keyword argument maps a stage to the stage that it starts from."""
     nodes = {name: Node(name, JOBS["dapt"], {}, CONFIG, lambda _: CONFIG, start) for name, start in needs.items()}
     return Order("study", "ab" * 32, "chain", ["chain.yaml"], [CONFIG], nodes)
 

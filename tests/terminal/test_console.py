@@ -213,7 +213,7 @@ run_job(job)
 
 
 def test_a_job_ends_with_its_code_after_shutdown_although_threads_still_run() -> None:
-    """Python's normal exit waits for some threads, such as the threads of another stage. Other threads can crash it."""
+    """Python's normal exit waits for some threads, such as those of another stage. Other threads can make it crash."""
     ended = subprocess.run([sys.executable, "-c", BUSY], capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == DataError.exit_code
     assert ended.stdout == "shut down\n"

@@ -37,7 +37,7 @@ class ToyRun:
     interval: int = 5
     """Number of steps between checkpoints."""
     dies_in_save: bool = False
-    """Whether rank 1 is killed while it writes the checkpoint that a pre-emption notice requests."""
+    """Whether rank 1 is killed while it writes the checkpoint that a preemption notice requests."""
     max_failures: int = 1
 
 
@@ -103,7 +103,7 @@ def on_a_rank(config: dict[str, Any]) -> None:
 
 
 def _killed(loop: Any, write_seal: Callable[..., None], *arguments: Any) -> None:
-    """Kills this process before it seals its share of a checkpoint that a pre-emption notice requested."""
+    """Kills this process before it seals its share of a checkpoint that a preemption notice requested."""
     if loop.wishes.heard:
         os.kill(os.getpid(), signal.SIGKILL)
     write_seal(*arguments)

@@ -55,7 +55,7 @@ def alone(last: int) -> list[float]:
 def test_a_node_that_always_kills_its_rank_is_avoided_and_named(
     cluster: Nodes, started: Callable[..., Run], tmp_path: Path, ranks
 ) -> None:
-    """Two failures on one node are enough. A second node joins between them, and training continues there."""
+    """A node is avoided after two failures. A second node joins between them, and training continues there."""
     run = started((1, 1), 5, max_failures=3)
     run.wait(lambda rows: run.saved())
     bad = run.rows()[-1]["node"]
@@ -91,7 +91,7 @@ def test_a_group_grows_and_shrinks_with_its_nodes(cluster: Nodes, started: Calla
 
     changes = [now for then, now in pairwise(rows) if now["world"] != then["world"]]
     assert [row["world"] for row in changes] == [2, 1]
-    wished = changes[0]["step"] - 1  # step of the requested checkpoint with which the group grew; none was due
+    wished = changes[0]["step"] - 1  # the group grew at a requested checkpoint, between two regular checkpoints
     assert wished % interval
     assert held < changes[1]["step"]  # steps up to the last checkpoint are not repeated after the loss
     expected = ranks(1).run(alone, max(row["step"] for row in rows))[0]
@@ -112,7 +112,7 @@ def test_a_notice_is_answered_with_a_checkpoint_and_training_goes_on(
     assert run.saved() == 0
     cluster.add()
     noticed = len(run.rows())
-    # the cloud announces the end of the node that trains, and the script preemption.py passes the notice to Ray
+    # the cloud announces that the training node will be terminated, and preemption.py passes the notice to Ray
     with served("aws") as metadata:
         metadata.announce(20)  # 20 s are enough, because ranks check for notices every five seconds
         told = ["--node-id", run.rows()[-1]["node"], "--address", cluster.address, "--metadata", metadata.address]

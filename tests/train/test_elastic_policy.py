@@ -256,7 +256,7 @@ def test_free_slots_of_nodes(monkeypatch: pytest.MonkeyPatch, listener: int) -> 
         dead = closed.getsockname()[1]
     free = {
         "large": {"CPU": 7.0, "GPU": 3.0},
-        # the sum is 0.30000000000000004; other sums of fractions are as often slightly too small, such as 0.2999…
+        # the sum is 0.30000000000000004; rounding can also make other sums slightly too small, such as 0.2999…
         "thirds": {"CPU": 8.0, "GPU": 0.1 + 0.2},
         "full": {"GPU": 4.0},
         "leaving": {"CPU": 8.0, "GPU": 8.0},
@@ -285,7 +285,7 @@ def test_free_slots_of_a_real_ray() -> None:
 
 
 def _soon(room: int = 0) -> dict[str, int]:
-    """Returns the free slots of the nodes as soon as their sum is `room`, or after 20 s."""
+    """Returns the number of free slots per node as soon as their sum is `room`, or after 20 s."""
     end = time.monotonic() + 20
     while sum(free_slots({"CPU": 1.0}).values()) != room and time.monotonic() < end:
         time.sleep(0.05)
@@ -329,7 +329,7 @@ def test_a_second_start_waits_again() -> None:
     [
         ([3, 3, 3], [None, None, 3]),
         ([3, 3, 1, 3, 3, 3], [None] * 5 + [3]),  # the free slots disappeared once
-        # the number of free slots rose: the smallest number of the last checks counts
+        # the number of free slots rose: the minimum over the last checks counts
         ([2, 3, 3, 3], [None, None, 2, 3]),
         ([1, 1, 1, 1], [None] * 4),
         ([0, 0, 0, 0], [None] * 4),  # a healthy group does not shrink

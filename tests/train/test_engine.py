@@ -47,7 +47,7 @@ class Recorder(Method):
 
 
 def gradients_of(cases: list[Case]) -> list:
-    """Returns for each case the gradient parts that this rank holds at each step, and the final weights."""
+    """Returns, for each case, this rank's parts of the gradients at each step, and the final weights."""
     outcomes = []
     for case in cases:
         method = Recorder()
@@ -59,7 +59,7 @@ def gradients_of(cases: list[Case]) -> list:
 
 
 def joined(parts: list[tuple[str, int, torch.Tensor]], like: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Joins the gradient parts of all ranks to whole gradients. An element that no rank holds is NaN."""
+    """Joins the gradient parts of all ranks into whole gradients. An element that no rank holds is NaN."""
     whole = {name: torch.full((value.numel(),), math.nan) for name, value in like.items()}
     for name, begin, values in parts:
         whole[name][begin : begin + len(values)] = values

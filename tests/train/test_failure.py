@@ -201,7 +201,7 @@ def test_our_errors_end_the_training_and_others_are_retried(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Rank 0 waits for rank 1 in a collective when rank 1 fails. Afterwards, the same process can train again."""
+    """Rank 1 fails while rank 0 waits for it in a collective. Afterwards, the same process can train again."""
     import ray
 
     monkeypatch.setattr(ray_train, "train_loop_per_worker", lambda config, toy=_toy: toy(config))
@@ -245,7 +245,7 @@ class StoppedGroupConfig(RankGroupConfig):
 
 
 def _stopped_once(config: dict[str, Any]) -> None:
-    """Runs a rank that enters a collective with the other rank per step. In the first call, a signal stops rank 1."""
+    """Runs a rank that enters one collective per step with the other rank. In the first call, a signal stops rank 1."""
     import torch
 
     folder, rank = Path(config["job"].folder), dist.get_rank()
@@ -340,7 +340,7 @@ def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ray_train.FixedGro
 
 
 def ended(group: ray_train.FixedGroup, *errors: Exception) -> None:
-    """Imitates a group on nodes a and b that starts and ends with errors."""
+    """Imitates a group on nodes a and b that starts and then ends with these errors."""
     RestartLog(group.rules.folder).group_began(0, ["a", "b"], {"a": "host a", "b": "host b"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "30")
@@ -421,7 +421,7 @@ class WantsMoreError(Exception):
 
 
 def leaves(error: Exception) -> Exception:
-    """Returns an error of a rank as it arrives in another process.
+    """Returns a rank's error in the form in which another process receives it.
 
     If the error is a DataError, a second error is raised from it, so that the DataError becomes a cause.
     """

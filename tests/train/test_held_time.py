@@ -14,7 +14,7 @@ from adapt.train.held_time import HELD_FILE, HeldLog, HeldTime, add_seconds, hol
 
 
 def write(folder: Path, *lines: tuple[float, str, dict[str, Any]], seen: float | None = None) -> None:
-    """Writes a log with these times, kinds and values. Its mtime is `seen`, when the driver last renewed it."""
+    """Writes a log with these times, kinds and values. Its mtime, which the driver renews, is set to `seen`."""
     text = "".join(json.dumps({"time": at, "kind": kind, **values}) + "\n" for at, kind, values in lines)
     (folder / HELD_FILE).write_text(text)
     if seen:
@@ -157,7 +157,7 @@ def test_other_ranks_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_lines_of_a_long_run_get_rarer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run of ten days with a step in 10 seconds writes some thousand lines."""
+    """A run of ten days with a step every 10 seconds writes only 500 to 3,000 lines."""
     now = [0.0]
     monkeypatch.setattr(held_time, "time", SimpleNamespace(time=time.time, monotonic=lambda: now[0]))
     lines: list[str] = []

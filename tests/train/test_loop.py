@@ -129,7 +129,7 @@ def test_a_run_ends_where_its_batches_do(ranks, batches, saved):
 
 
 class Pull(Method):
-    """A method that pulls all weights towards 1 by a penalty that does not depend on the batch."""
+    """A method that pulls all weights towards 1 with a penalty that does not depend on the batch."""
 
     strength = 0.5
 
@@ -148,7 +148,7 @@ class Twice(Method):
 
 
 def gradients(case: Case, method_name: str) -> list[dict[str, torch.Tensor]]:
-    """Returns the gradients of the whole first step, without and with the method. AdamW's first moment shows them."""
+    """Returns the first step's gradients, without and with the method. They are computed from AdamW's first moments."""
     from tests.train.toy import Objective, moments
 
     methods = [Method(), Pull() if method_name == "pull" else Twice(Objective())]

@@ -38,7 +38,7 @@ def test_frozen_parameters_are_not_in_the_optimizer():
 
 
 class Paper(torch.optim.Optimizer):
-    """Implements Algorithm 2 of arXiv 2304.13013 line by line, with corrected betas instead of corrected averages."""
+    """Implements Algorithm 2 of arXiv 2304.13013 line by line, with bias-corrected betas instead of averages."""
 
     def __init__(self, groups, betas, eps, foreach):
         super().__init__(groups, {"lr": 0.0})

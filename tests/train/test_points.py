@@ -187,7 +187,7 @@ def test_a_resumed_training_ends_in_the_same_way(ranks, tmp_path: Path, saved: i
 
 @pytest.mark.parametrize("zero_stage", [0, 3])
 def test_the_best_step_is_exported_also_by_a_resumed_training(ranks, tmp_path: Path, zero_stage: int) -> None:
-    """The checkpoint was written after the best step, and contains the weights of this step."""
+    """The checkpoint was written after the best step, and also contains the weights of the best step."""
     losses = {0: 3.0, 2: 2.8, 4: 2.9, 6: 2.8}
     every = {**TRAINING, "checkpoint_interval_steps": 1}
     case = Case(zero_stage, STEPS, dropout=0.1, training={**every, "keep": "best", "keep_metric": "general_loss"})

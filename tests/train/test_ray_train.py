@@ -42,7 +42,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RankedRun:
 
 
 def fits(monkeypatch: pytest.MonkeyPatch, *errors: Callable[[], Exception | None]) -> list[Any]:
-    """Replaces the training by a function that raises these errors in turn. Returns a list with an entry per call."""
+    """Replaces training with a function that raises these errors in turn. Returns a list with one entry per call."""
     called: list[Any] = []
 
     def fit(*_: Any) -> None:
@@ -118,7 +118,7 @@ def test_ranks_that_are_lost_before_their_function_starts_are_started_again_a_li
     run: RankedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class LostError(Exception):
-        """Imitates Ray Train's error for ranks that ended while it started the training function."""
+        """Imitates Ray Train's error for ranks that ended while Ray Train started the training function."""
 
         controller_failure = RayActorError(error_msg="the worker died")
 
@@ -137,7 +137,7 @@ def test_ranks_that_are_lost_before_their_function_starts_are_started_again_a_li
 
 
 def test_a_new_stall_ends_the_group_with_the_rank_that_the_others_waited_for(run: RankedRun) -> None:
-    """Watcher processes have killed the ranks. Their reports decide which rank is blamed, not the ranks' errors."""
+    """Watcher processes have killed the ranks. The watchers' reports, not the ranks' errors, say which rank stalled."""
     wait = (
         'Thread 0x0000000000000007 (most recent call first):\n  File "/torch/distributed/c10d.py", line 3 in reduce\n'
     )

@@ -13,7 +13,7 @@ from tests.train.checkpoints.sealed import seal
 
 
 class Clock:
-    """Replaces the module `time` by a clock that the test sets."""
+    """Replaces the module `time` with a clock that the test sets."""
 
     now = 1000.0
 
@@ -62,7 +62,7 @@ def test_the_time_between_two_jobs_is_not_counted(tmp_path: Path, clock: Clock) 
 
 
 def test_the_gravest_of_several_causes_counts(tmp_path: Path, clock: Clock) -> None:
-    """For example, the failure of a worker follows from the loss of its node."""
+    """For example, if a node is lost, its worker fails too. The lost node is then recorded as the cause."""
     trained(tmp_path, clock, 0, 5)
     for cause in ("interruptions", "failures", "lost_nodes"):
         RestartLog(tmp_path).note(cause)

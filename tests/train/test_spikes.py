@@ -46,7 +46,7 @@ def test_values_far_above_the_window_are_spikes() -> None:
     looks = watch(progress)
     values = [9.0, 2.0, 2.1, 1.9, 2.0, 7.0, 2.0, 0.1]
     found = [looks.judge(step, value, 1.0) for step, value in enumerate(values, start=1)]
-    # the value 9.0 came too early to count, and low values are no spikes
+    # the value 9.0 came too early to count, and low values are not spikes
     assert [spike.step for spike in found if spike] == [6]
     assert found[5]
     assert "its loss 7 is above" in found[5].why
@@ -91,7 +91,7 @@ BAD = {3: math.nan, 5: 1e6}
 
 
 class Poisoned(Objective):
-    """Multiplies the loss of the second micro-batch of some steps, on rank 0."""
+    """Multiplies the loss of the second micro-batch on rank 0 by the factor that BAD has for the step."""
 
     def __init__(self, first: int = 0) -> None:
         super().__init__()

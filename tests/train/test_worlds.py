@@ -32,9 +32,9 @@ def test_losses_are_those_of_one_rank_whatever_ranks_come_and_go(
 
 
 def test_dropout_is_another_in_each_pass(ranks, undisturbed: Outcome) -> None:
-    """Each pass draws its own dropout, so the loss of a step depends on which rows are in which pass.
+    """Each pass draws its own dropout mask, so the loss of a step depends on which rows are in which pass.
 
-    If all passes had the same dropout, the test above could not detect passes in a wrong order.
+    If all passes had the same dropout mask, the test above could not detect passes in a wrong order.
     """
     (others,) = ranks(1).run(train, Case(0, steps=1, **{**SIZES, "micro_batch": 4}))
     assert others.losses != pytest.approx(undisturbed.losses[:1], rel=1e-3)

@@ -27,7 +27,7 @@ class Scripted(Stage[TrialMeasured]):
     objective: Objective
     micro_batch: int
     fitting: int
-    """Largest micro-batch that fits in the memory of the fake device, in sequences."""
+    """Largest micro-batch that fits in the memory of the fake device [sequences]."""
     notes: Path
     runs: Mapping[str, Any] = field(default_factory=dict)
 

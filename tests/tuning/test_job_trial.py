@@ -167,7 +167,7 @@ def test_workers_that_cannot_be_placed_are_refused_with_the_nearest_that_can(
     assert "set resources.workers to at most 2" in caught.value.fix
     # Fine-tuning uses no training workers, so the number of workers is not checked.
     checked("finetune", replace(config, resources=ResourcesConfig(workers=4)))
-    # For a range of workers, only the smallest number must fit.
+    # For a range of workers, only the minimum number must fit in memory.
     checked("tapt", replace(config, resources=ResourcesConfig(workers=(1, 4))))
     with pytest.raises(ClusterError, match="room for 2 of 4 workers"):
         checked("tapt", replace(config, resources=ResourcesConfig(workers=(4, 8))))
@@ -194,7 +194,7 @@ def test_fine_tuning_that_takes_more_than_a_machine_has_is_refused(
         (1, 1, 64, {}, 1),
         (16, 4, 64, {"trainings_per_machine": 3}, 3),
         (16, 4, 64, {"address": "auto"}, None),
-        # Each process needs 1 GiB before it loads a model, so 3.5 GiB have room for 3 trials.
+        # Each process needs 1 GiB before it loads a model, so 3 trials fit in 3.5 GiB.
         (16, 4, 3.5, {}, 3),
         (16, 4, 0.5, {}, 1),
         (16, 4, 3.5, {"trainings_per_machine": 4}, 4),
@@ -280,7 +280,7 @@ def test_workers_killed_while_auto_measures_importance_take_fewer_until_they_fit
 ) -> None:
     """The measurement starts with 64 sequences of 64 tokens per pass and reduces them until a pass with 12 fits.
 
-    For general importance, each sequence needs two views, so a pass holds half as many sequences: 24 already fits.
+    For general importance, a pass holds half of the micro-batch, because each sequence needs two views: 24 fits.
     """
     training = TrainingConfig(global_batch_size=96, sequence_length=64, micro_batch="auto")
     config = Config(training=training, method=MethodConfig("das"), method_options=DasOptions())

@@ -1,4 +1,4 @@
-"""Tests that every job can be searched: it builds a trial, and the trial names its possible metrics. Nothing trains."""
+"""Tests that every job can be tuned by a search: it builds a trial that names its possible metrics. Trains no model."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ FIGURES = {
     "select": {"kl_reduction"},
 }
 TABLES = ("evaluate", "similarity")
-"""Jobs whose results are only tables. They have no single metric that a search could optimize."""
+"""Jobs whose only results are tables. They have no single metric that a search could optimize."""
 
 
 @pytest.mark.parametrize("name", JOBS)

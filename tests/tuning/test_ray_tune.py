@@ -1,4 +1,4 @@
-"""Tests in which order Ray Tune requests trials and their turns (parts), and that it releases its cores at the end."""
+"""Tests in which order Ray Tune requests trials and turns (parts of trials), and that it frees its cores at the end."""
 
 import threading
 import time

@@ -32,7 +32,7 @@ def score(values: Mapping[str, Any]) -> float:
 
 
 def ended(search: Any, values: Mapping[str, Any], root: Path) -> Trials:
-    """Runs trial 1 with these values and returns the trials when it has finished."""
+    """Runs trial 1 with these values to its end, and returns the `Trials` object."""
     trials = Trials(search, Store(root), (None, 2))
     trials.begin((1, 0), values)
     while (1, 0) not in trials.rows:
@@ -70,9 +70,9 @@ def test_the_micro_batch_that_a_finished_training_took_is_kept(
 ) -> None:
     """A trial of a resumed search reuses the smaller micro-batch that its finished training needed.
 
-    `given` is the micro-batch of the configuration, and `asked` is the configured micro-batch in the training run's
-    record. The training ran with micro-batch 2, which is not reused if `auto` chose it or if it is the configured
-    micro-batch.
+    `given` is the micro-batch that the search configures now. `asked` is the micro-batch that was configured when the
+    training ran, as its record says. The training ran with micro-batch 2. The trial does not reuse this value if `auto`
+    chose it, or if the search configures the same value.
     """
 
     @dataclass(frozen=True, eq=False)
@@ -129,9 +129,9 @@ def test_a_trial_that_does_not_fit_with_one_sequence_has_failed(tmp_path: Path) 
 
 
 def test_no_trial_begins_that_would_go_beyond_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trial is assumed to cost as much as the most expensive finished trial.
+    """An unfinished trial is assumed to cost as much as the most expensive finished trial.
 
-    Before any trial has finished, the cost is unknown and `may_begin` returns None.
+    Before any trial has finished, this cost is unknown and `may_begin` returns None.
     """
     taken = {1: 1.0, 2: 3.0}
     search = ScriptedSearch(score, tmp_path / "notes", TuneConfig(budget_device_hours=10.5))
@@ -171,7 +171,7 @@ def test_a_known_optimum_is_found_and_what_fails_is_a_result(ray_cluster: None, 
 
 
 def drawn(trials: Trials, count: int) -> list[list[str]]:
-    """Returns the words of each line of the drawn table."""
+    """Returns the words of each line of the rendered table."""
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(drawn_table(trials_now(trials, count).table(), console))
     return [line.replace("│", " ").replace("┃", " ").split() for line in console.export_text().splitlines()]

@@ -1,4 +1,4 @@
-"""Tests that unusable search spaces and objectives are refused before any trial runs. Nothing trains."""
+"""Tests that unusable search spaces and objectives are refused before any trial runs. Trains no model."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -155,7 +155,7 @@ def test_a_figure_without_a_better_direction_is_refused(given: dict[str, Any]) -
 
 @pytest.mark.parametrize(("objective", "way"), [("loss_forward_transfer", "max"), ("loss_forgetting", "min")])
 def test_the_result_declares_which_direction_is_better(given: dict[str, Any], objective: str, way: str) -> None:
-    """The direction does not follow from the word "loss" in the name: higher `loss_forward_transfer` is better."""
+    """The word "loss" in a metric's name does not decide the direction: higher `loss_forward_transfer` is better."""
     Path("space.yaml").write_text("training.learning_rate: [1.0e-3, 1.0e-4]")
     domains = [{"name": name, "paths": f"data/{file}.jsonl"} for name, file in (("one", "one"), ("two", "general"))]
     own = {**given, "corpus.sources": domains, "training.max_steps": 5, "method.kind": "plain"}

@@ -1,4 +1,4 @@
-"""Tests the forecast of the stages, device hours and costs of a search. Nothing trains."""
+"""Tests the forecast of the stages, device hours and costs of a search. Trains no model."""
 
 from collections.abc import Mapping
 from dataclasses import replace

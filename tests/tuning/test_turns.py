@@ -147,7 +147,7 @@ def test_only_keys_of_runs_that_could_have_branched_say_so(world: Config) -> Non
     Keys of runs with other schedules stay the same, so stored results of such runs are found again.
     """
 
-    # Returns whether the key of the training run says that the run depends on its length, and whether it really does.
+    # Returns whether the training run's key says that the run depends on its length, and whether the run really does.
     def found(**given: Any) -> tuple[bool, bool]:
         stages = everything([searched(world, RATES, **given).trial({})])
         (training,) = [stage for stage in stages if isinstance(stage, Train)]

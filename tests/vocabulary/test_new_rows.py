@@ -24,7 +24,7 @@ PIECES = {100: [7, 8, 9], 101: [10, 11]}
 
 
 def pair(name: str):  # type: ignore[no-untyped-def]
-    """Returns a model and its copy with new rows. Tokens of both models attend only to tokens of the same document."""
+    """Returns a model and its copy with new rows. In both models, tokens attend only to tokens of the same document."""
     teacher, student = random_model(name, vocab_size=100).eval(), random_model(name, vocab_size=100).eval()
     add_rows(student, PIECES, 100, "mean_subword", 0)
     for model in (teacher, student):
@@ -33,10 +33,10 @@ def pair(name: str):  # type: ignore[no-untyped-def]
 
 
 def snippets(count: int, causal: bool) -> list[np.ndarray]:
-    """Returns random snippets that contain a new token each.
+    """Returns random snippets, each of which contains one new token.
 
-    For an encoder, the new token is the last token. Later tokens would have other positions than with the old pieces,
-    and no embedding row can correct that.
+    For an encoder, the new token is the last token. Tokens after it would have other
+    positions than with the old pieces, and no embedding row can correct that.
     """
     draws = np.random.default_rng(0)
     made = [draws.integers(12, 90, 10) for _ in range(count)]

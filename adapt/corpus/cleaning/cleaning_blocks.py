@@ -32,8 +32,8 @@ class Block:
     name: ClassVar[str]
     """Name of the block in the configuration."""
     packages: ClassVar[tuple[str, ...]] = ()
-    """Names of packages that influence the block's result. Stages run again if the version of such a package changes,
-    because the versions are part of stage keys."""
+    """Names of packages that influence the block's result. Their versions are part of stage keys, so stages run again
+    when a version changes."""
     keeps_entities: ClassVar[bool] = True
     """Whether the block corrects the positions of a text's entities when it changes the text."""
 
@@ -114,8 +114,8 @@ def blocks_of(cleaning: Sequence[Any]) -> tuple[Block, ...]:
 def identity(cleaning: Sequence[Any]) -> list[dict[str, Any]]:
     """Returns the name, all options and the package versions of each block, as a part of stage keys.
 
-    The result includes options that have their default value, so the result is the same whether the configuration sets
-    an option to its default or leaves the option out.
+    Options that the configuration leaves out are included with their default values, so leaving an option out and
+    setting it to its default give the same result.
     """
     names = [_name_and_options(entry)[0] for entry in cleaning]
     return [

@@ -29,13 +29,13 @@ class Length(Block):
 
     name: ClassVar[str] = "length"
     min_characters: NonNegativeInt = 0
-    """Smallest number of characters of a document."""
+    """Minimum number of characters in a document."""
     max_characters: PositiveInt | None = None
-    """Largest number of characters of a document; null for no limit."""
+    """Maximum number of characters in a document; null for no limit."""
     min_words: NonNegativeInt = 0
-    """Smallest number of words of a document."""
+    """Minimum number of words in a document."""
     max_words: PositiveInt | None = None
-    """Largest number of words of a document; null for no limit."""
+    """Maximum number of words in a document; null for no limit."""
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
         """Returns the text if its length is within the bounds."""
@@ -57,7 +57,7 @@ class Letters(Block):
 
     name: ClassVar[str] = "letters"
     min_fraction: Fraction = 0.5
-    """Smallest share of letters among the characters that are not white space."""
+    """Minimum share of letters among the characters that are not white space."""
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
         """Returns the text if its share of letters is large enough."""
@@ -111,20 +111,20 @@ class Symbols(Block):
 
     name: ClassVar[str] = "symbols"
     min_mean_word: NonNegativeFloat = 3.0
-    """Smallest mean length of a document's words [characters]."""
+    """Minimum mean word length in a document [characters]."""
     max_mean_word: NonNegativeFloat = 10.0
-    """Largest mean length of a document's words [characters]."""
+    """Maximum mean word length in a document [characters]."""
     max_symbols: NonNegativeFloat = 0.1
-    """Largest number of hash signs per word, and of ellipses per word."""
+    """Maximum number of hash signs per word. The same limit applies to the number of ellipses per word."""
     max_bullets: Fraction = 0.9
-    """Largest share of lines that start with a bullet."""
+    """Maximum share of lines that start with a bullet."""
     max_ellipses: Fraction = 0.3
-    """Largest share of lines that end with an ellipsis."""
+    """Maximum share of lines that end with an ellipsis."""
     min_alphabetic: Fraction = 0.8
-    """Smallest share of words that contain a letter."""
+    """Minimum share of words that contain a letter."""
     min_stop_words: NonNegativeInt = 0
-    """Smallest number of these words in a document: the, be, to, of, and, that, have, with. Gopher uses 2. Set this
-    option for English text only."""
+    """Minimum number of occurrences of these words in a document: the, be, to, of, and, that, have, with. Gopher uses
+    2. Set this option for English text only."""
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
         """Returns the text if it breaks none of Gopher's rules, else the reason to drop it."""
@@ -153,8 +153,8 @@ class Symbols(Block):
 class Language(Block):
     """Keeps documents in the listed languages and drops all others.
 
-    Languages are recognised by the package py3langid, a byte n-gram classifier (Lui and Baldwin 2012). The package
-    contains its model of 140 languages, and its results are not random.
+    Languages are recognised by the package py3langid, a byte n-gram classifier (Lui and Baldwin 2012). The model, which
+    covers 140 languages, is part of the package. The results are deterministic.
     """
 
     name: ClassVar[str] = "language"
@@ -162,7 +162,7 @@ class Language(Block):
     keep: list[str] = field(default_factory=lambda: ["en"])
     """ISO 639 codes of the languages to keep."""
     min_score: Fraction = 0.65
-    """Smallest probability of the recognised language. Documents with a lower probability are dropped. Many texts of
+    """Minimum probability of the recognised language. Documents with a lower probability are dropped. Many texts of
     fewer than 30 characters have a lower probability."""
     max_characters: PositiveInt = 4000
     """Number of characters that the classifier reads from the beginning of a document."""
@@ -200,13 +200,13 @@ class Repetition(Block):
 
     name: ClassVar[str] = "repetition"
     max_lines: Fraction = 0.3
-    """Largest share of lines that are duplicates."""
+    """Maximum share of lines that are duplicates."""
     max_paragraphs: Fraction = 0.3
-    """Largest share of paragraphs that are duplicates."""
+    """Maximum share of paragraphs that are duplicates."""
     max_line_characters: Fraction = 0.2
-    """Largest share of characters in duplicate lines."""
+    """Maximum share of characters in duplicate lines."""
     max_paragraph_characters: Fraction = 0.2
-    """Largest share of characters in duplicate paragraphs."""
+    """Maximum share of characters in duplicate paragraphs."""
     ngrams: bool = True
     """Whether repeated runs of 2 to 10 words are checked too. The limits for these runs are fixed."""
 
@@ -225,9 +225,9 @@ class Repetition(Block):
 
 
 def duplicate_shares(parts: Sequence[str]) -> tuple[float, float]:
-    """Returns two shares of duplicates among the lines or paragraphs of a text: by number, and by characters.
+    """Returns the share of parts (lines or paragraphs) that are duplicates, and the share of characters in them.
 
-    Blank lines and paragraphs are ignored.
+    The first occurrence of a part is not a duplicate. Blank parts are ignored.
     """
     stripped = [part.strip() for part in parts if part.strip()]
     number, characters = len(stripped), sum(map(len, stripped))
@@ -238,11 +238,11 @@ def duplicate_shares(parts: Sequence[str]) -> tuple[float, float]:
 
 
 TOP_NGRAMS = {2: 0.20, 3: 0.18, 4: 0.16}
-"""Limits for single repeated runs of words: the largest allowed share of a text's characters that all occurrences of a
-run have together, keyed by the length of the run [words]."""
+"""Limits for single repeated runs of words, keyed by the length of the run [words]. A limit is the maximum share of a
+text's characters that all occurrences of one run may cover together."""
 DUPLICATE_NGRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
-"""Limits for all repeated runs of words together: the largest allowed share of a text's characters in such runs, keyed
-by the length of the runs [words]."""
+"""Limits for all repeated runs of words together, keyed by the length of the runs [words]. A limit is the maximum share
+of a text's characters that may be in such runs."""
 
 
 def repeats_words(words: Sequence[str]) -> bool:
@@ -255,7 +255,7 @@ def repeats_words(words: Sequence[str]) -> bool:
 
 
 def top_share(hashes: np.ndarray, lengths: np.ndarray, n: int) -> float:
-    """Returns the share of a text's characters in all occurrences of one run of n words, maximised over runs.
+    """Returns the share of a text's characters that the repeated run of n words with the largest share covers.
 
     Args:
         hashes: hashes of the words, uint64 [words].
@@ -263,7 +263,7 @@ def top_share(hashes: np.ndarray, lengths: np.ndarray, n: int) -> float:
         n: length of the runs [words].
 
     Returns:
-        The largest share; 0 if no run occurs twice.
+        The share of all occurrences of this run; 0 if no run occurs twice.
     """
     _, first, counts = np.unique(ngrams(hashes, n), return_index=True, return_counts=True)
     repeated = counts > 1
@@ -275,7 +275,7 @@ def top_share(hashes: np.ndarray, lengths: np.ndarray, n: int) -> float:
 
 
 def duplicate_share(hashes: np.ndarray, lengths: np.ndarray, n: int) -> float:
-    """Returns the share of a text's characters in runs of n words that occurred before in the text.
+    """Returns the share of a text's characters in runs of n words that already occurred earlier in the text.
 
     Args:
         hashes: hashes of the words, uint64 [words].

@@ -28,7 +28,7 @@ class FixUnicode(Block):
     packages: ClassVar[tuple[str, ...]] = ("ftfy",)
     keeps_entities: ClassVar[bool] = False
     uncurl_quotes: bool = False
-    """Whether curly quotes are replaced by straight ones."""
+    """Whether curly quotes are replaced with straight quotes."""
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
         """Returns the repaired text."""
@@ -55,7 +55,7 @@ _NOTICE = re.compile(
 
 @dataclass(frozen=True)
 class Boilerplate(Block):
-    """Removes short lines that are notices of English web pages (cookies, copyright, sharing, …) or repeated too often.
+    """Removes short lines that are repeated too often or are English web page notices (cookies, copyright, sharing, …).
 
     Longer lines are never removed, because they may be text about cookies, copyright and the like.
     """
@@ -64,7 +64,7 @@ class Boilerplate(Block):
     max_words: PositiveInt = 20
     """Length of the longest line that can be removed [words]."""
     max_repeats: PositiveInt = 2
-    """Number of times that the same short line is kept in a document. Further occurrences are removed."""
+    """Number of occurrences of the same short line that are kept in a document. Further occurrences are removed."""
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
         """Returns the text without notices and without the occurrences of a short line beyond `max_repeats`."""
@@ -85,7 +85,7 @@ class Boilerplate(Block):
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yields, for each line, its position in the text [characters] and the line with its line end."""
+    """Yields the position of each line in the text [characters] and the line, including its newline."""
     start = 0
     for line in text.splitlines(keepends=True):
         yield start, line
@@ -94,10 +94,10 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class Pii(Block):
-    """Replaces e-mail addresses, phone numbers, identity numbers and IP addresses by placeholders.
+    """Replaces e-mail addresses, phone numbers, identity numbers and IP addresses with placeholders.
 
     Numbers are recognised by their form. A number with check digits is masked only if the check digits are right. The
-    block is a safeguard and no guarantee: names and postal addresses are not masked.
+    block is a safeguard, not a guarantee: names and postal addresses are not masked.
     """
 
     name: ClassVar[str] = "pii"
@@ -146,7 +146,7 @@ def is_card(value: str) -> bool:
 
 
 def is_public_address(value: str) -> bool:
-    """Returns whether a string is an IP address of the public network, not a private or reserved one."""
+    """Returns whether a string is a public IP address, and not a private or reserved one."""
     try:
         return ipaddress.ip_address(value).is_global
     except ValueError:

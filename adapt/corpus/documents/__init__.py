@@ -10,5 +10,5 @@ crashes or blocks a library is counted as unreadable, and the job continues.
 - `markup_documents`: reads HTML, Markdown, reStructuredText and LaTeX.
 - `document_reader`: the program that parses documents.
 - `document_files`: reads the documents of a file or web archive with this program, and restarts the program when a
-  document has ended it.
+  document has crashed or blocked it.
 """

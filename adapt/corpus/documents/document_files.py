@@ -37,7 +37,7 @@ must not reach."""
 
 
 class DocumentProcess:
-    """Sends documents to the program that parses them, and starts the program if it is not running.
+    """Sends documents to the parser program `document_reader`, and starts this program if it is not running.
 
     The program ends when its standard input is closed, which happens at the latest when this process ends.
     """
@@ -50,8 +50,8 @@ class DocumentProcess:
     def read(self, kind: str, data: bytes, limits: DocumentLimits, encoding: str | None = None) -> list[str] | Bad:
         """Returns the texts of a document, or the reason why it cannot be read.
 
-        If only some pages of a document are broken, the texts are followed by the reason `BROKEN_PAGES`, so that the
-        document is counted as unreadable too.
+        If only some pages of a document are broken, the list of texts ends with the reason `BROKEN_PAGES`, so that the
+        document is also counted as unreadable.
 
         Args:
             kind: kind of the document; see `adapt.corpus.documents.document_reader.read_document`.
@@ -78,7 +78,7 @@ class DocumentProcess:
                 line = process.stdout.readline()
             except BrokenPipeError:
                 line = b""
-            # such as an interrupt: without a kill, the next document would get the answer to this one
+            # such as an interrupt: if the program were not killed, the next document would get the answer to this one
             except BaseException:
                 self._killed()
                 raise
@@ -100,7 +100,7 @@ class DocumentProcess:
                 self._ended()
 
     def _killed(self) -> None:
-        """Kills the program. The program counts as ended even if another interrupt arrives before it has ended."""
+        """Kills the program, and treats it as ended even if another interrupt arrives before it has ended."""
         process, self._process = self._process, None
         if process:
             _end(process, kill=True)
@@ -149,10 +149,9 @@ def document_process() -> DocumentProcess:
 
 
 RULES = 2
-"""Version of our rules for reading documents. Increase the version with every change of the rules that changes the
-extracted text."""
+"""Version of the rules for reading documents. Increase it whenever a change of the rules changes the extracted text."""
 _MODULES = {"markdown-it-py": "markdown_it"}
-"""Module names, keyed by package name, for packages whose module has another name than the package."""
+"""Module names, keyed by package name, for packages whose module name differs from the package name."""
 _DAMAGED = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, pa.ArrowException)
 """Types of errors that libraries raise when they decompress a damaged file."""
 
@@ -183,7 +182,7 @@ def reading_version(kind: str) -> str:
 
 
 def read_documents(path: str | Path, limits: DocumentLimits, stamp: str = "") -> Iterator[str | Bad]:
-    """Yields the texts of a document, or of the documents of a web archive, and a reason for each unreadable one.
+    """Yields the texts of a document or of all documents in a web archive, and a reason per unreadable document.
 
     An empty file has no documents.
 
@@ -249,7 +248,7 @@ class _Steps:
 
 
 _HTTP_HEAD_BYTES = 1 << 16
-"""Largest size of the HTTP headers of a record [bytes], in addition to the largest size of a document."""
+"""Maximum size of a record's HTTP headers [bytes]. It is added to the maximum size of a document."""
 
 
 def _payloads(
@@ -258,7 +257,8 @@ def _payloads(
     """Yields the kind, content and encoding of each document of a web archive.
 
     Other records, such as images, redirects and error pages, are not documents. The rest of a damaged archive counts as
-    one unreadable document, and so does the end of an archive that was cut short, which fastwarc does not report.
+    one unreadable document, and so does the end of a truncated archive. fastwarc does not report that an archive is
+    truncated.
     """
     from fastwarc.warc import ArchiveIterator, WarcRecordType
 
@@ -291,7 +291,7 @@ _KINDS = {"text/html": "html", "application/xhtml+xml": "html", "application/pdf
 
 
 def _kind_of(record: Any) -> str | None:
-    """Returns the kind of document that a record of a web archive contains; None if the record contains none."""
+    """Returns the kind of document that a web archive's record contains; None if it contains no document."""
     if record.is_http:
         headers = record.http_headers
         media_type = record.http_content_type or ""

@@ -23,10 +23,10 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "tex": ("pylatexenc",),
     "warc": ("fastwarc", "resiliparse", "pypdfium2"),
 }
-"""Packages that read a document, keyed by kind of document."""
+"""Packages that are needed to read a document, keyed by kind of document."""
 MIB = 1 << 20
 MAX_DEPTH = 200
-"""Largest depth of nested elements in the XML of DOCX and EPUB files."""
+"""Maximum nesting depth of elements in the XML of DOCX and EPUB files."""
 
 ENCRYPTED = "document is encrypted"
 SCANNED = "document is a scan without text"
@@ -60,16 +60,16 @@ class UnreadableDocumentError(Exception):
 
 @dataclass(frozen=True)
 class DocumentLimits:
-    """How a document is divided, and the limits of size and time. The fields are those of section `corpus`."""
+    """How a document is divided, and the limits on its size and parsing time. Section `corpus` sets the values."""
 
     split: str = "file"
     """Unit that becomes a document of the corpus: `file`, `page` or `heading`."""
     max_mib: int = 128
-    """Largest size of a document, of its unpacked content, and of its text [MiB]."""
+    """Maximum size of a document, of its unpacked content, and of its text [MiB]."""
     max_pages: int = 5000
-    """Largest number of pages of a PDF file, or of chapters of an EPUB file."""
+    """Maximum number of pages in a PDF file, or of chapters in an EPUB file."""
     max_seconds: int = 60
-    """Largest CPU time for one document [s]."""
+    """Maximum CPU time for one document [s]."""
 
     @property
     def max_bytes(self) -> int:
@@ -85,7 +85,7 @@ class DocumentLimits:
 PAGE, HEADING = "\ue000", "\ue001"
 """Marks that readers put before a page and before a heading."""
 LACKS_PAGES = "\ue002"
-"""Mark that readers put into the text of a document with pages that cannot be read."""
+"""Mark that readers insert into the text of a document if some of its pages cannot be read."""
 _LINE_ENDS = ("\r\n", "\r", "\u2028", "\u2029")
 
 
@@ -95,7 +95,7 @@ def unmarked(text: str) -> str:
 
 
 def tidy(text: str) -> str:
-    """Removes marks, trailing spaces, and repeated blank lines. All line ends become newlines."""
+    """Removes marks, trailing white space, and repeated blank lines. All line breaks become newlines."""
     text = unmarked(text)
     for end in _LINE_ENDS:
         text = text.replace(end, "\n")  # `str.replace` is many times as fast as a regular expression
@@ -110,8 +110,9 @@ def divided_text(text: str, split: str) -> list[str]:
 
     Args:
         text: text of the document, with marks before pages and headings.
-        split: `file` for the whole text, `page` or `heading`. A document without such marks is not divided. A heading
-            that is followed directly by the next heading goes into the part of the next heading.
+        split: `file` keeps the whole text; `page` and `heading` divide it at the marks of pages or headings. A document
+            without such marks is not divided. A heading that is directly followed by another heading goes into the part
+            of the latter.
 
     Returns:
         The parts that have text, without marks.

@@ -1,11 +1,11 @@
 """Parses documents in a separate program: `python -m adapt.corpus.documents.document_reader`.
 
 The program reads requests from standard input and writes an answer to each request to standard output. Requests and
-answers are lines of JSON. A request has an id, which its answer repeats, and the size of the document, whose bytes
-follow the line. `adapt.corpus.documents.document_files` starts the program with few environment variables, so that a
-document that takes control of a library finds no secrets.
+answers are lines of JSON. A request contains an id, which the answer repeats, and the size of the document. The
+document's bytes follow the request line. `adapt.corpus.documents.document_files` starts the program with few
+environment variables, so that a document that exploits a library finds no secrets.
 
-The kernel ends the program when a document takes too much time, even inside of a library.
+The kernel kills the program when a document takes too much time, even if a library is running at that moment.
 """
 
 import json
@@ -30,10 +30,10 @@ from adapt.corpus.documents.document_kinds import (
 from adapt.corpus.documents.zipped_documents import docx_text, epub_chapters, joined_chapters
 
 WALL_TIME = 10
-"""Largest wall time for a document, as a multiple of its largest CPU time. The limit stops parsers that wait
+"""Maximum wall time for a document, as a multiple of its maximum CPU time. The limit stops parsers that wait
 forever."""
 MEMORY_BYTES = 2 << 30
-"""Address space that the program may use in addition to eight times the largest size of a document [bytes]."""
+"""Address space that the program may use in addition to eight times the maximum size of a document [bytes]."""
 MEMORY_PER_BYTE = 8
 
 

@@ -25,7 +25,7 @@ _FRONT_MATTER = re.compile(r"\A---[ \t]*\n.*?\n(?:---|\.\.\.)[ \t]*\n", re.S)
 
 
 def markdown_text(source: str) -> str:
-    """Returns the text of Markdown (CommonMark with tables), with code and without HTML, images and addresses.
+    """Returns the text of a Markdown document (CommonMark with tables): with code, without HTML, images and URLs.
 
     Raises:
         UnreadableDocumentError: there is no text.
@@ -59,7 +59,7 @@ _ROLE = re.compile(r":[\w:.+-]+:`~?!?([^`<]*?)\s*(?:<[^`>]*>)?`")
 """A role of reStructuredText, such as :class:`Name` or :ref:`title <label>`. Sphinx has roles that docutils does not
 know."""
 _RST = {
-    "file_insertion_enabled": False,  # docutils must not read other files for a document
+    "file_insertion_enabled": False,  # prevents docutils from reading other files that a document names
     "raw_enabled": False,
     "_disable_config": True,
     "report_level": 5,
@@ -72,7 +72,7 @@ _RST = {
 
 
 def rst_text(source: str) -> str:
-    """Returns the text of reStructuredText, with code and without comments and unknown directives.
+    """Returns the text of a reStructuredText document, with code and without comments and unknown directives.
 
     Raises:
         UnreadableDocumentError: there is no text.
@@ -103,7 +103,7 @@ _DROPPED_ENVIRONMENTS = ("thebibliography", "tikzpicture", "comment", "fileconte
 def tex_text(source: str) -> str:
     """Returns the text of the body of a LaTeX document, without comments, citations and bibliography.
 
-    Formulas stay as they are written. Files that the document includes are not read.
+    Formulas are left as LaTeX source. Files that the document includes are not read.
 
     Raises:
         UnreadableDocumentError: there is no text.
@@ -147,11 +147,11 @@ _DECLARED = re.compile(
     rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([\w.:-]+)|<\?xml[^>]{0,100}?encoding=["']([\w.:-]+)""", re.I
 )
 _HEAD_BYTES = 4096
-"""Number of bytes at the beginning of a page in which a declared encoding is searched for. The HTML standard requires a
-declaration to be in the first 1,024 bytes."""
+"""Number of bytes at the beginning of a page that are searched for a declaration of the encoding. The HTML standard
+requires the declaration to be in the first 1,024 bytes."""
 _HEADING_TAG = re.compile(r"<h[1-6](?:\s[^<>]*)?>", re.I)
 _DAMAGE = 1000
-"""A page with at most one invalid byte per this many bytes counts as UTF-8 with errors."""
+"""A page counts as UTF-8 with errors if it has at most one invalid byte per `_DAMAGE` bytes."""
 _REPLACEMENT = "\ufffd"
 _HEADING = "qzheadingqz"
 """Word that marks headings while a library extracts the text. The library would remove the usual marks, which are
@@ -163,8 +163,8 @@ def decoded(data: bytes, declared: str | None = None) -> str:
 
     Encodings are tried in this order: the byte order mark, UTF-16 if every other byte is mostly zero, UTF-8, the
     declared encoding, UTF-8 with a few invalid bytes, UTF-16 if the bytes contain a zero byte, and the encoding that a
-    detector guesses from the bytes. UTF-8 comes before the declaration, because text of another encoding is almost
-    never valid UTF-8 and declared encodings are often wrong.
+    detector guesses from the bytes. UTF-8 is tried before the declared encoding, because text of another encoding is
+    almost never valid UTF-8 and declared encodings are often wrong.
 
     Args:
         data: bytes of the page.

@@ -24,14 +24,15 @@ _NEEDS_PASSWORD = {pypdfium2.raw.FPDF_ERR_PASSWORD, pypdfium2.raw.FPDF_ERR_SECUR
 _HYPHEN = re.compile(r"[\ufffe\x02\u00ad]\s*")
 """A hyphen that divides a word at the end of a line. PDFium writes it as U+FFFE."""
 _WRAPPED = re.compile(r"(?<=[^\s.!?:;])\n(?=[a-zà-öø-ÿ])")
-"""A line end inside a sentence: the next line begins with a lower-case letter."""
+"""A line break inside a sentence: the next line begins with a lower-case letter."""
 _NUMBER = re.compile(r"\d+|\b[ivxlc]+\b", re.I)
 _TWO_NUMBERS = re.compile(r"#[^/|]* [^/|]*#")
-"""Two numbers in a row of a table, with # in place of each number. A page number such as 3 / 10 does not match."""
+"""Two numbers in a table row, in text in which each number was replaced with #. A page number such as 3 / 10 does not
+match."""
 _MARGIN_LINES = 2
 """Number of lines at the top and at the bottom of a page that may be headers and footers."""
 _FEWEST_PAGES = 3
-"""Smallest number of pages on which a line must be to count as a header or footer."""
+"""Minimum number of pages on which a line must occur to count as a header or footer."""
 
 
 def pdf_text(data: bytes, limits: DocumentLimits) -> str:
@@ -85,7 +86,8 @@ def _marked(pages: Sequence[str]) -> str:
 def without_margins(pages: Sequence[Sequence[str]]) -> list[list[str]]:
     """Removes headers and footers: lines at the top or bottom of at least half of the pages, and at least three pages.
 
-    Lines that differ only in numbers, such as page numbers, count as equal, except rows of numbers, as in tables.
+    Lines that differ only in their numbers, such as page numbers, count as equal. Rows of numbers, as in tables, are an
+    exception.
 
     Args:
         pages: lines of each page.

@@ -1,7 +1,7 @@
 """Reads DOCX and EPUB files: zip archives of XML, unpacked part by part and within limits.
 
-Word files are read by their XML, because the text of tracked insertions, text boxes and content controls is needed too.
-Headers, footers, comments, footnotes and deleted text are in other parts or elements, and are left out.
+The XML of Word files is parsed directly, because the text of tracked insertions, text boxes and content controls is
+also needed. Headers, footers, comments, footnotes and deleted text are in other parts or elements, and are left out.
 """
 
 import posixpath
@@ -72,7 +72,7 @@ class _Archive:
 
 
 class _Handler:
-    """Receives the elements of XML without building a tree, whose size could be many times that of the XML."""
+    """Receives XML elements one at a time. A tree of the elements could be many times as large as the XML."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -110,8 +110,8 @@ def _parse(content: bytes, handler: _Handler) -> None:
     """Parses XML.
 
     Raises:
-        UnreadableDocumentError: the XML is malformed, too deep, or declares entities. With entities, a few bytes can
-            expand to gigabytes, and Office and EPUB programs declare none.
+        UnreadableDocumentError: the XML is malformed, too deeply nested, or declares entities. With entities, a few
+            bytes can expand to gigabytes, and Office and EPUB programs declare none.
     """
     if any(entity in content for entity in _ENTITY):
         raise UnreadableDocumentError(BROKEN)
@@ -128,7 +128,7 @@ def _local(name: str) -> str:
 
 
 class _Styles(_Handler):
-    """Collects the ids of the paragraph styles that are headings.
+    """Collects the ids of the paragraph styles that mark headings.
 
     Files contain the English names of styles, whatever the language of Word.
     """
@@ -161,11 +161,11 @@ class _Word(_Handler):
         self.paragraphs: list[str] = []
         self._headings = headings
         self._open: list[list[str]] = []
-        """Pieces of text of each paragraph that has begun and not ended. There can be several such paragraphs, because
-        a text box has paragraphs inside a paragraph."""
+        """Pieces of text of each open paragraph (begun but not ended). Several paragraphs can be open, because a text
+        box has paragraphs inside a paragraph."""
         self._in_text = False
         self._skipped = 0
-        """Number of XML elements that have begun and not ended, and whose text is left out."""
+        """Number of open XML elements (begun but not ended) whose text is left out."""
 
     def begin(self, name: str, attributes: dict[str, str]) -> None:
         if self._skipped or name in _LEFT_OUT:

@@ -1,10 +1,10 @@
 """Reads csv and tsv files with a header row in bounded memory, after deciding whether their quotes enclose cells.
 
-A quote that begins a cell and is closed some lines below, or never, joins the rows after the quote into one cell. So a
-cell may span lines only if the whole file follows one rule: a cell that contains a quote is enclosed in quotes, the
-quotes inside are doubled, and the closing quote ends the cell. A csv file that breaks this rule and has a cell over
-several lines is refused, and so is a file whose cells over several lines could also be rows. In a tsv file that breaks
-the rule, quotes are ordinary characters.
+A quote that begins a cell and is closed several lines further down, or never, joins the rows after the quote into one
+cell. So a cell may span lines only if the whole file follows one rule: a cell that contains a quote is enclosed in
+quotes, the quotes inside are doubled, and the closing quote ends the cell. Two kinds of files are refused: a csv file
+that breaks this rule and has a cell that spans several lines, and a file in which the lines of such cells look like
+rows of their own. In a tsv file that breaks the rule, quotes are ordinary characters.
 """
 
 import csv
@@ -18,22 +18,22 @@ from adapt.support.errors import DataError
 
 UNCLOSED = "a quote is never closed"
 _INSIDE = re.compile(rb'(?:[^"]++|"")*+')
-"""Content of an enclosed cell, up to its closing quote."""
+"""Content of a cell that is enclosed in quotes, up to the closing quote."""
 _MARK = b"\xef\xbb\xbf"
 """Byte order mark of UTF-8."""
 _LONGEST_CELL = 2**31 - 1
-"""Limit of the csv library on the length of a cell [characters]. It is set so high that long rows are only limited by
-`raw_rows`."""
+"""Maximum length of a cell for the csv library [characters]. The limit is so high that only `raw_rows` limits the size
+of rows."""
 
 
 @dataclass(slots=True)
 class RawRow:
-    """The unparsed lines of a row with quotes. There are several lines if an enclosed cell contains line ends."""
+    """The unparsed lines of a row with quotes. There are several lines if an enclosed cell contains newlines."""
 
     line: int
     """Number of the row's first line in the file, from 1."""
     lines: list[bytes] = field(default_factory=list)
-    """Lines of the row with their line ends; empty if the row is too long."""
+    """Lines of the row, including newlines; empty if the row is too long."""
     height: int = 0
     """Number of lines that the row spans."""
     cells: int = 0
@@ -50,15 +50,15 @@ class RawRow:
     is_doubled: bool = False
     """Whether an enclosed cell contains a doubled quote or is empty, which shows that quotes enclose cells."""
     fault: str = ""
-    """Reason why the row's quotes cannot enclose cells; empty if they can."""
+    """Reason why the row's quotes cannot be quotes that enclose cells; empty if they can."""
 
     def add(self, line: bytes | Bad, mark: bytes, limit: int) -> None:
         """Adds the next line of the row.
 
         Args:
-            line: the line with its line end.
+            line: the line, including its newline.
             mark: the byte between cells.
-            limit: largest size of a row [bytes].
+            limit: maximum size of a row [bytes].
         """
         self.height += 1
         if isinstance(line, Bad):
@@ -108,14 +108,14 @@ def raw_rows(
 ) -> Iterator[bytes | RawRow]:
     """Yields the rows of a file whose quotes enclose cells, without blank lines.
 
-    A row without quotes is yielded as its line, without the line end, because most rows need no further analysis.
+    A row without quotes is yielded as its line, without the newline, because most rows need no further analysis.
 
     Args:
         lines: lines of the file, from its beginning.
         mark: the byte between cells.
-        limit: largest size of a row [bytes]; the lines of longer rows are not kept.
-        are_checked: whether the quotes of the file are known to be consistent. If True, a line with an even number of
-            quotes is a whole row, and such a row is also yielded as its line.
+        limit: maximum size of a row [bytes]; the lines of longer rows are not kept.
+        are_checked: whether it is known that all quotes of the file enclose cells correctly. If True, each line with an
+            even number of quotes is a whole row and is yielded as its line.
     """
     row: RawRow | None = None
     for number, line in enumerate(lines, start=1):
@@ -150,7 +150,7 @@ def enclosed_cells(lines: list[str], mark: bytes) -> list[str]:
 
 
 _LONGEST_NAME = 30
-"""Longest name of a column [characters] for which a header with another delimiter is recognised."""
+"""Maximum length of a column name [characters] for which a header with the wrong delimiter is recognised."""
 _OTHER_MARKS = {b";": "semicolons", b"\t": "tabs", b",": "commas", b"|": "vertical bars"}
 
 
@@ -163,7 +163,7 @@ def header_of(lines: Iterable[bytes | Bad], kind: str, path: str) -> list[str]:
         path: path of the file, for messages.
 
     Raises:
-        DataError: two columns have the same name, or the file has another delimiter between its values.
+        DataError: two columns have the same name, or values are separated by another delimiter than that of `kind`.
     """
     mark = DELIMITERS[kind]
     row = next(raw_rows(lines, mark.encode(), MIB), None)
@@ -208,7 +208,7 @@ def rows(lines: Iterable[bytes | Bad], kind: str, limit: int, are_enclosing: boo
     Args:
         lines: lines of the file, from its beginning.
         kind: `csv` or `tsv`.
-        limit: largest size of a row [bytes].
+        limit: maximum size of a row [bytes].
         are_enclosing: whether quotes enclose cells, or are ordinary characters (see the function `are_enclosing`).
     """
     mark = DELIMITERS[kind]
@@ -267,13 +267,13 @@ _FIX = (
 _SAMPLED_ROWS = 10_000
 """Number of rows from which the values of columns are collected."""
 _MOST_VALUES = 50
-"""Largest number of different values of a column that counts as a column of labels."""
+"""Maximum number of distinct values of a column that counts as a column of labels."""
 _MOST_CANDIDATES, _MOST_LINES, _LONGEST = 100, 20, 64
-"""Limits on the number of cells over several lines that are examined, on the number of lines of such a cell, and on the
-length of a value that is compared [bytes]."""
+"""Maximum number of cells that are examined because they span several lines, maximum number of lines examined per cell,
+and maximum length of a value that is compared [bytes]."""
 _FEW = 0.01
-"""Largest share of the cells over several lines that may look like rows by chance. If a larger share looks like rows,
-the file is refused."""
+"""Maximum share of the cells that span several lines whose lines may look like rows by chance. If a larger share looks
+like rows, the file is refused."""
 
 
 def are_enclosing(lines: Iterable[bytes | Bad], mark: bytes, limit: int, path: str, by_default: bool) -> bool:
@@ -282,12 +282,13 @@ def are_enclosing(lines: Iterable[bytes | Bad], mark: bytes, limit: int, path: s
     Args:
         lines: lines of the file, from its beginning.
         mark: the byte between cells.
-        limit: largest size of a row [bytes].
+        limit: maximum size of a row [bytes].
         path: path of the file, for messages.
-        by_default: the result if the content of the file allows both: True for csv, False for tsv.
+        by_default: the result if the content of the file does not show whether quotes enclose cells: True for csv,
+            False for tsv.
 
     Raises:
-        DataError: a cell over several lines may really be several rows. The message names the line.
+        DataError: a cell that spans several lines may really be several rows. The message names the line.
     """
     survey = _Survey(mark)
     for row in raw_rows(lines, mark, limit):
@@ -320,7 +321,7 @@ def _extent(row: RawRow) -> str:
 
 
 def _value(cell: bytes) -> bytes:
-    """Returns a cell's value for comparisons, without enclosing quotes, cut off after one byte more than `_LONGEST`."""
+    """Returns a cell's value for comparisons: without enclosing quotes, truncated to `_LONGEST` + 1 bytes."""
     is_enclosed = len(cell) > 1 and cell[:1] == cell[-1:] == b'"'
     return (cell[1:-1] if is_enclosed else cell)[: _LONGEST + 1]
 
@@ -345,12 +346,12 @@ class _Survey:
         self._are_all_enclosed = True
         """Whether all cells below the header, except numbers, are in quotes."""
         self._values: list[set[bytes] | None] = []
-        """Different values of each column; None for a column with too many different values."""
+        """Distinct values of each column; None for a column with too many distinct values."""
         self._are_numbers: list[bool] = []
         """Whether all values of each column are numbers."""
         self._like_rows: list[tuple[RawRow, list[list[bytes]]]] = []
-        """Rows that span several lines and may be several rows, because most of the lines would be valid rows. Each row
-        is stored with the cells of its lines."""
+        """Rows that span several lines and may really be several rows, because most of their lines would be valid rows.
+        Each row is stored with the cells of its lines."""
         self._count_like_rows = 0
 
     def add(self, row: bytes | RawRow) -> None:
@@ -408,7 +409,7 @@ class _Survey:
         return [cell.encode("utf-8", "surrogateescape") for cell in cells]
 
     def _learn(self, cells: list[bytes], enclosed: int) -> None:
-        """Collects the values of columns from a row, and checks whether all its cells except numbers are in quotes.
+        """Adds a row's cells to the values of the columns, and checks whether all cells except numbers are in quotes.
 
         Args:
             cells: cells of the row.
@@ -428,9 +429,9 @@ class _Survey:
             self._are_numbers[number] = self._are_numbers[number] and bool(_NUMBER.fullmatch(cell))
 
     def doubtful(self) -> RawRow | None:
-        """Returns the first row with a cell over several lines that may be several rows.
+        """Returns the first row that spans several lines and may really be several rows.
 
-        Returns None if there are so few such rows that they look like rows by chance.
+        Returns None if there are so few of these rows that the resemblance may be due to chance.
         """
         if not self._like_rows:
             return None
@@ -447,7 +448,7 @@ class _Survey:
         return fitting[0] if estimate > _FEW * self._tall else None
 
     def _fit(self, lines: list[list[bytes]], known: dict[int, set[bytes] | None]) -> bool:
-        """Returns whether most of the lines have, in the known columns, values that also occur in other rows."""
+        """Returns whether most of the lines look like rows in the known columns: known labels, or numbers."""
 
         def fits(cells: list[bytes]) -> bool:
             return all(

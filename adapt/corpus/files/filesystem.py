@@ -1,7 +1,7 @@
-"""Resolves local paths and URLs of fsspec's stores into lists of files, and retries store errors.
+"""Resolves local paths and URLs of remote stores (via fsspec) into lists of files, and retries store errors.
 
-Hidden files and folders are left out. Links are followed, and each real folder and file is listed once. Errors that may
-be temporary are retried after increasing pauses; others are raised at once.
+Hidden files and folders are left out. Links are followed, and each real folder and file is listed once. Store accesses
+that fail with a possibly temporary error are repeated after increasing pauses; other errors are raised at once.
 """
 
 import fnmatch
@@ -68,8 +68,8 @@ def matches(pattern: str, suffixes: tuple[str, ...], alone: tuple[str, ...] = ()
     Args:
         pattern: a path, folder or pattern, local or as URL.
         suffixes: suffixes of the files to take from a folder.
-        alone: suffixes whose files are only taken from a folder if it has no files of the other suffixes. The log says
-            how many files are left out.
+        alone: suffixes of files that are taken from a folder only if the folder has no file with another suffix of
+            `suffixes`. The log says how many files are left out.
 
     Raises:
         DataError: there is no such file, or the folder contains none with these suffixes.
@@ -111,7 +111,7 @@ def _describes(file: str) -> bool:
 
 
 def _fix_of(pattern: str) -> str:
-    """Returns advice for a pattern that matches no file."""
+    """Returns advice for correcting a pattern that matches no file."""
     several = [part for part in pattern.replace(",", " ").split() if part]
     if len(several) > 1 and all(is_url(part) or os.path.lexists(os.path.expanduser(part)) for part in several):
         return f"write several paths as a list: '[{', '.join(several)}]'"
@@ -130,7 +130,7 @@ def _local(pattern: str) -> tuple[list[str], bool]:
 def _remote(pattern: str) -> tuple[list[str], bool]:
     pattern = pattern.rstrip("/")
     files, path = filesystem(pattern)
-    before = pattern.removesuffix(path)  # protocol, host and user, which are missing in the paths that fsspec returns
+    before = pattern.removesuffix(path)  # protocol, host and user, which fsspec omits from the paths that it returns
 
     def listed() -> tuple[list[str], bool]:
         try:
@@ -158,7 +158,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _escaped(files: Any, pattern: str) -> str:
-    """Escapes the folder names in a store's pattern that exist as written, so that they are not read as patterns."""
+    """Escapes the longest folder path in a store's pattern that exists literally, so that it matches only itself."""
     parts = pattern.split("/")
     for count in range(len(parts) - 1, 0, -1):
         folder = "/".join(parts[:count])
@@ -223,7 +223,7 @@ def _folders(folder: Path) -> Iterator[Path]:
     seen: set[str] = set()
     waiting, linked = deque([folder]), deque[Path]()
     while waiting or linked:
-        # linked folders come last, so that each folder is listed by its real name
+        # linked folders come last, so that a folder is listed by its real name and not by the name of a link
         current = (waiting or linked).popleft()
         real = os.path.realpath(current)
         if real not in seen:
@@ -289,7 +289,7 @@ def is_missing(error: OSError) -> bool:
 
 
 def unreadable(location: str, error: OSError) -> DataError:
-    """Returns the error for a file that does not exist or may not be read."""
+    """Returns the error for a file that does not exist or that the user has no permission to read."""
     if is_missing(error) and not os.path.lexists(location):
         return DataError(f"{location} does not exist", "check corpus.paths")
     return DataError(f"cannot read {location}: {_words(error)}", "check the path and its permissions")

@@ -94,10 +94,10 @@ def format_of(path: str | Path) -> tuple[Format, str | None]:
 
 
 def is_divisible(path: str | Path) -> bool:
-    """Returns whether ranges of a file can be read separately, as in tables and in uncompressed files of lines.
+    """Returns whether ranges of a file can be read separately, as in tables and uncompressed line-based files.
 
-    Csv files are not divisible, because a newline may be inside a value, so the start of a record is only known after
-    reading everything before it. Documents, such as PDF files, are read whole.
+    Csv files are not splittable: a value may contain a newline, so the start of a record is only known after everything
+    before it was read. Documents, such as PDF files, are read whole.
     """
     kind, compression = format_of(path)
     return compression is None and kind not in DELIMITERS and kind not in DOCUMENTS
@@ -136,7 +136,7 @@ COMPRESSED = {
     "xz": (b"\xfd7zXZ\0", ".xz"),
     "bz2": (b"BZh", ".bz2"),
 }
-"""First bytes of compressed files and the suffix of their names, keyed by compression."""
+"""First bytes of compressed files, and the suffix of their file names, keyed by compression."""
 _BINARY = (
     (b"%PDF-", "a PDF document", "give it a name that ends in .pdf"),
     (b"{\\rtf", "an RTF document", "save it as plain text (.txt)"),
@@ -163,16 +163,16 @@ _FIRST_LINES = 3
 
 
 def check_contents(head: bytes, path: str | Path, kind: str, compression: str | None) -> None:
-    """Refuses a file whose content is of another format than its name says.
+    """Refuses a file whose content does not have the format that its name indicates.
 
     Args:
         head: first bytes of the file, decompressed: some tens of KiB, or the whole file if it is shorter.
         path: path of the file, for messages.
-        kind: format that the file's name says.
-        compression: compression that the file's name says.
+        kind: format that the file's name indicates.
+        compression: compression that the file's name indicates.
 
     Raises:
-        DataError: the content is of another format. The message names that format and says what to do.
+        DataError: the content is of another format. The message names the format of the content and says what to do.
     """
     head = head[:HEAD_BYTES]
     refuse_substitutes(head, path)
@@ -206,7 +206,7 @@ def check_contents(head: bytes, path: str | Path, kind: str, compression: str | 
 
 
 def fix_of(reasons: str) -> str:
-    """Returns advice for repairing unreadable records; empty if there is no advice for the given reasons.
+    """Returns advice for repairing unreadable records; empty if no advice fits the given reasons.
 
     Args:
         reasons: text that contains the reasons why records cannot be read.

@@ -65,7 +65,7 @@ def _hub() -> Any:
 
 
 def _refuse_files(repository: str) -> None:
-    """Refuses paths and URLs that cannot be the name of a repository on the Hub or a folder of a dataset."""
+    """Refuses paths and URLs that are neither the name of a repository on the Hub nor a dataset's folder."""
     path = Path(repository).expanduser()
     if path.suffix == ".py" and path.is_file():
         raise _script(repository, path.name)
@@ -155,7 +155,7 @@ def _place(repository: str, commit: str) -> tuple[str, dict[str, str]]:
 
 
 def _check_quotes(corpus: CorpusConfig, commit: str, reading: Reading, shards: int) -> None:
-    """Checks the quotes of a split's csv or tsv files, because the library may silently read several rows as one cell.
+    """Checks the quotes in a split's csv or tsv files, because `datasets` may silently read several rows as one cell.
 
     Raises:
         DataError: rows may be lost in a cell.
@@ -171,7 +171,7 @@ def _check_quotes(corpus: CorpusConfig, commit: str, reading: Reading, shards: i
 
 @lru_cache(maxsize=4)
 def _separated_files(repository: str, configuration: str | None, split: str, commit: str) -> tuple[list[str], str]:
-    """Returns the csv and tsv files of a split and their delimiter, if `datasets` reads quotes in them as field quotes.
+    """Returns a split's csv and tsv files, and their delimiter, if `datasets` takes quotes in them to enclose cells.
 
     Otherwise, the list is empty.
     """

@@ -1,7 +1,7 @@
 """Reads lines, paragraphs and JSON objects of a whole file or of a range of bytes, in bounded memory.
 
 The ranges [0, a), [a, b), [b, end) of a file together contain each of its lines once: a line belongs to the range in
-which it begins, and a paragraph to the range in which the blank line before it begins.
+which the line begins, and a paragraph to the range in which the blank line before the paragraph begins.
 """
 
 import json
@@ -21,7 +21,7 @@ class Lines:
     Args:
         stream: the stream, positioned at its beginning; seekable if `start` is not 0.
         start: offset at or after which the first line begins [bytes].
-        limit: largest size of a line [bytes].
+        limit: maximum size of a line [bytes].
     """
 
     def __init__(self, stream: BufferedReader, start: int, limit: int) -> None:
@@ -66,8 +66,8 @@ def lines(stream: BufferedReader, start: int, stop: int | None, limit: int) -> I
 def paragraphs(stream: BufferedReader, start: int, stop: int | None, limit: int) -> Iterator[bytes | Bad]:
     """Yields the paragraphs (separated by blank lines) that belong to the range [start, stop) of a stream [bytes].
 
-    A paragraph belongs to the range in which the blank line before it begins, and the first paragraph of a file to the
-    range that starts at 0. A paragraph longer than the limit [bytes] is yielded as `TOO_LONG`.
+    A paragraph belongs to the range in which the blank line before the paragraph begins. The first paragraph of a file
+    belongs to the range that starts at 0. A paragraph longer than the limit [bytes] is yielded as `TOO_LONG`.
     """
     reader = Lines(stream, start, limit)
     paragraph: bytearray | Bad = bytearray()
@@ -128,11 +128,11 @@ def _reason(line: bytes) -> str:
 
 
 def _parsed(line: bytes) -> Any:
-    """Parses a line like `json.loads`, in half the time for usual lines (UTF-8, no blanks around the value)."""
+    """Parses a line like `json.loads`, in half the time for usual lines (UTF-8, no white space around the value)."""
     try:
         text = line.decode()
         value, end = _DECODER.raw_decode(text)
         is_whole = text[end:] in _ENDS
-    except ValueError:  # the line has another encoding, blanks before the value, or no JSON
+    except ValueError:  # the line has another encoding, white space before the value, or no JSON
         is_whole = False
     return value if is_whole else json.loads(line)

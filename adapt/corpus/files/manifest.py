@@ -57,7 +57,7 @@ class Part:
     size: int
     """Size of the file [bytes]; 0 for a dataset, because its size is not known."""
     digest: str
-    """Digest of the content: SHA-256, or the digest or version that the remote store gives."""
+    """Digest of the content: SHA-256, or the digest or version that the remote store reports."""
     stamp: str = ""
     """Text that changes when the file changes (see `adapt.corpus.files.storage.state`), or commit of the dataset."""
     format: str = ""
@@ -110,7 +110,7 @@ def build_manifest(corpus: CorpusConfig, digests: Digests) -> Manifest:
 
 
 def check_listed(manifest: Manifest) -> None:
-    """Checks that no file has changed since it was listed. Call this function after reading the files.
+    """Checks that no file has changed since the manifest was built. Call this function after reading the files.
 
     Raises:
         DataError: a file has changed, so its content may differ from its digest.
@@ -124,7 +124,7 @@ def expand_paths(paths: str | list[str]) -> list[str]:
 
     The files of each entry are sorted by path. A folder's documents, such as PDF files, are left out if the folder has
     files of other formats too, such as .jsonl; the log says how to name them. A local file with several names (links)
-    is listed once, by its first name.
+    is listed once, under the first of these names.
 
     Raises:
         ConfigError: there is no path, or a store is not known.
@@ -207,19 +207,19 @@ def _canonical(package: str) -> str:
 
 
 ITEM_BYTES = 64 * MIB
-"""Size of the ranges in which divisible files are read [bytes]."""
+"""Size of the ranges in which splittable files are read [bytes]."""
 MODULES_PER_ITEM = 100
 DOCUMENTS_PER_ITEM = 16
 DOCUMENT_BYTES = 8 * MIB
-"""Limits on the documents (such as PDF files) that one task reads: largest number, and total size [bytes]. A task ends
-with the document that reaches the size."""
+"""Limits on the documents (such as PDF files) that one task reads: maximum number, and total size [bytes]. The document
+with which the total size is reached is the last one of the task."""
 
 
 def sources_of(corpus: CorpusConfig) -> list[tuple[str, CorpusConfig]]:
     """Returns the name and the settings of each source of a corpus.
 
-    The settings of a source have the form of a corpus with only this source. Fields that the source does not set have
-    the values of the whole corpus. A corpus without `sources` is one source with the name "".
+    The settings of a source are those of a corpus that consists of this source only. Fields that the source does not
+    set have the values that are set for the whole corpus. A corpus without `sources` is one source with the name "".
     """
     if not corpus.sources:
         return [("", corpus)]
@@ -242,7 +242,7 @@ class Slice:
     path: str
     """Path or URL of the file, path of the module, or name of the dataset."""
     start: int = 0
-    """Start of the range that is read: byte of a file, or index of a dataset's shard."""
+    """Start of the range that is read: offset in a file [bytes], or index of a dataset's shard."""
     stop: int | None = None
     """End of the range that is read (exclusive); None for the end of the file, module or dataset."""
     stamp: str = ""
@@ -251,7 +251,7 @@ class Slice:
 
     @property
     def place(self) -> str:
-        """Text with the path and the first byte of the slice, for messages."""
+        """Text for messages, with the path and the start offset of the slice."""
         return redact(self.path) + (f", from byte {self.start}" if self.start else "")
 
 
@@ -268,7 +268,7 @@ def items_of(manifest: Manifest, corpus: CorpusConfig) -> list[str]:
 
 
 def numbered_items(manifest: Manifest, corpus: CorpusConfig) -> list[dict[str, Any]]:
-    """Returns the items of a corpus (parts that one task reads) in the order of the manifest, with their numbers."""
+    """Returns the items of a corpus with their numbers, in manifest order. An item is a part that one task reads."""
     return [{"item": i, "sources": item} for i, item in enumerate(items_of(manifest, corpus))]
 
 
@@ -392,7 +392,7 @@ def _docstrings(tree: ast.Module) -> Iterator[str]:
 
     Only statements are visited, because expressions contain no docstrings and visiting them is slow.
     """
-    # a list instead of recursion, because each `elif` of a long chain is nested in the previous one
+    # uses a stack instead of recursion, because each `elif` of a long chain is nested in the previous one
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()

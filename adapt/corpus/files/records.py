@@ -1,8 +1,9 @@
 """Reads the records of a corpus file in any format, and checks that the file has the configured fields.
 
 Parquet and Arrow files (IPC files and IPC streams) are read in batches of rows. A file is divided into ranges by its
-row groups or record batches: number i of n belongs to the range that contains byte floor(i size / n), so every division
-into ranges reads each group once. A stream has no index, so its first range reads the whole stream.
+row groups or record batches: group i of n belongs to the range that contains byte floor(i size / n), so each group is
+read exactly once, however the file is divided into ranges. A stream has no index, so its first range reads the whole
+stream.
 """
 
 import io
@@ -48,7 +49,7 @@ class Reading:
     entity_field: str | None = None
     """Field that holds the entities of a text. The text is then read as `Tagged`. None for texts without entities."""
     max_bytes: int = 32 * MIB
-    """Largest size of a record [bytes]. Longer records are skipped and counted as bad."""
+    """Maximum size of a record [bytes]. Longer records are skipped and counted as bad."""
     start: int = 0
     stop: int | None = None
     """Range [start, stop) of the file that is read [bytes] (see `adapt.corpus.files.formats.is_divisible`). If `stop`
@@ -67,8 +68,8 @@ def read_records(path: str | Path, reading: Reading) -> Iterator[str | Bad]:
         reading: the fields to read, the range of the file, and limits.
 
     Raises:
-        DataError: the whole file is broken (cut short, of another format than its name says, without the field), or it
-            has changed.
+        DataError: the whole file is broken (truncated, not of the format that its name indicates, or without the
+            field), or the file has changed.
         StorageError: the store failed repeatedly.
     """
     with broken_files(path):
@@ -95,8 +96,8 @@ def read_objects(path: str | Path, checks_quotes: bool = True) -> Iterator[tuple
     Args:
         path: path or URL of the file.
         checks_quotes: whether a csv or tsv file is read completely first, to determine whether its quotes enclose
-            cells. If False, which is enough to look at the first records, quotes enclose cells in csv files and are
-            ordinary characters in tsv files.
+            cells. If False, quotes are assumed to enclose cells in csv files and to be ordinary characters in tsv
+            files. This suffices for callers that only look at the first records.
 
     Yields:
         The number of the record's last line, or of its row in a table, from 1; and the record.
@@ -126,7 +127,7 @@ def read_objects(path: str | Path, checks_quotes: bool = True) -> Iterator[tuple
 
 
 def _some_readable(records: Iterator[T], path: str | Path, is_whole: bool = True) -> Iterator[T]:
-    """Yields records, and raises an error at the end if none of them could be read.
+    """Yields the given records unchanged. Raises an error at the end if none of them could be read.
 
     Args:
         records: records of the file, or of a range from its beginning.
@@ -134,7 +135,8 @@ def _some_readable(records: Iterator[T], path: str | Path, is_whole: bool = True
         is_whole: whether `records` are all records of the file.
 
     Raises:
-        DataError: there are records, but none can be read, so the file is not of the format that its name indicates.
+        DataError: there are records, but none can be read, so the file probably does not have the format that its name
+            indicates.
     """
     count, first = 0, ""
     for record in records:
@@ -153,7 +155,7 @@ def check_quotes(path: str | Path, reading: Reading) -> bool:
 
     Args:
         path: path or URL of the file.
-        reading: settings with the largest size of a row.
+        reading: settings, which contain the maximum size of a row.
 
     Raises:
         DataError: two columns have the same name, or rows may be lost in a cell.
@@ -269,14 +271,14 @@ _FIRST_LINES = 1000
 def check_field(
     path: str | Path, name: str, fix: str = TEXT_FIX, needs_fields: bool = False, text: bool = True
 ) -> None:
-    """Checks that a file's first record has a field, so that a wrong name is reported before a job and not during it.
+    """Checks that a file's first record has a field, so that a wrong field name is reported before the job starts.
 
     Args:
         path: path or URL of the file.
         name: name of the field.
         fix: advice for the message if there is no such field.
         needs_fields: whether plain text files, which have no fields, are refused.
-        text: whether a table's column must hold text.
+        text: whether the column must hold text, if the file is a table.
 
     Raises:
         DataError: the first readable record lacks the field (the message lists its fields), or the column holds no
@@ -363,7 +365,7 @@ class Span(NamedTuple):
     size: int
 
     def takes(self, count: int) -> list[int]:
-        """Returns the indices of the row groups or record batches, of `count` in total, that belong to the range."""
+        """Returns which of the file's `count` row groups or record batches belong to the range, as indices."""
         return [number for number in range(count) if self.start <= number * self.size // count < self.stop]
 
 
@@ -383,7 +385,7 @@ def _parquet(file: BinaryIO) -> Any:
 
 
 def batches(file: BinaryIO, kind: str, columns: list[str], span: Span) -> Iterator[Any]:
-    """Yields the record batches of a range, in order. Parquet files are read in batches of a few hundred rows.
+    """Yields the record batches of a range of the file, in order. Batches of Parquet files have a few hundred rows.
 
     Args:
         file: the file, positioned at its beginning.

@@ -24,8 +24,8 @@ from adapt.support.errors import DataError
 
 BUFFER_BYTES = 1 << 20
 
-# Names of the fields in which stores (S3, Google, Azure, Hugging Face Hub, web servers) give the digest of a file's
-# content.
+# Names of the metadata fields in which stores (S3, Google, Azure, Hugging Face Hub, web servers) report the digest of a
+# file's content.
 _DIGESTS = (
     *("sha256", "md5Hash", "content_md5", "Content-MD5", "checksum", "xet_hash", "blob_id"),
     *("ETag", "etag", "crc32c"),
@@ -49,7 +49,7 @@ def state(location: str) -> tuple[int | None, str, str | None]:
             stat = os.stat(location)
             return stat.st_size, stamp_of(stat), None
         files, path = filesystem(location)
-        files.invalidate_cache()  # drops older metadata that fsspec may have cached
+        files.invalidate_cache()  # drops outdated metadata that fsspec may have cached
         info = retried(lambda: files.info(path), location)
     except OSError as error:
         raise unreadable(location, error) from error
@@ -91,8 +91,8 @@ def open_file(location: str, stamp: str = "") -> io.BufferedReader:
 
     Args:
         location: path or URL of the file.
-        stamp: stamp of the file from `state`. The stamp shows whether a read ended early because the connection failed
-            or because the file has become shorter.
+        stamp: stamp of the file from `state`. If a read ends early, the stamp shows whether the connection failed or
+            the file has become shorter.
 
     Raises:
         FileNotFoundError, PermissionError: the file cannot be opened. Raised here or while reading.
@@ -135,7 +135,7 @@ class _Persistent(io.RawIOBase):
         super().close()
 
     def _fill(self, view: memoryview) -> int:
-        """Fills the whole buffer or reads to the end of the file, because stores may return fewer bytes at a time."""
+        """Reads until the buffer is full or the file ends. One read of a store may return fewer bytes."""
         try:
             file = self._file or self._open()
             if file.tell() != self._position:
@@ -181,7 +181,7 @@ def opened(path: str | Path, compression: str | None, stamp: str = "", start: in
         start: offset from which the caller will read [bytes]. If it is 0, the first bytes are checked.
 
     Raises:
-        DataError: the content is of another format than the file's name says.
+        DataError: the content does not have the format that the file's name indicates.
     """
     kind = format_of(path)[0]
     with open_file(str(path), stamp) as raw:
@@ -201,7 +201,7 @@ def open_table(path: str | Path, stamp: str = "") -> Iterator[io.BufferedReader]
     """Opens a Parquet or Arrow file for reading.
 
     Raises:
-        DataError: the content is of another format than the file's name says.
+        DataError: the content does not have the format that the file's name indicates.
     """
     with open_file(str(path), stamp) as file:
         check_contents(file.peek(1), path, format_of(path)[0], None)
@@ -209,7 +209,7 @@ def open_table(path: str | Path, stamp: str = "") -> Iterator[io.BufferedReader]
 
 
 def decompressed(raw: io.BufferedReader, compression: str) -> Any:
-    """Returns a reader of the decompressed bytes, which raises an error if the compressed data was cut short."""
+    """Returns a reader of the decompressed bytes. The reader raises an error if the compressed data is truncated."""
     if compression == "gzip":
         return gzip.GzipFile(fileobj=raw)  # ignores zeros after the end, which tapes and block devices add
     if compression == "xz":
@@ -274,7 +274,7 @@ def broken_files(path: str | Path) -> Iterator[None]:
     """Turns the errors that libraries raise about a file in the `with` block into errors that name the file.
 
     Raises:
-        DataError: the file is missing, not readable, cut short, or of another format than its name says.
+        DataError: the file is missing, unreadable or truncated, or does not have the format that its name indicates.
     """
     try:
         yield

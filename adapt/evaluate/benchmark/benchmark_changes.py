@@ -182,7 +182,7 @@ def _over_items_and_seeds(
 
 
 AT_ONCE = 500
-"""Number of documents that are decoded and searched together."""
+"""Number of documents per batch that is decoded and searched."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ class ShardSearch:
     """Model whose tokenizer tokenized the shard."""
 
     def __call__(self, shard: Path) -> Iterator[np.ndarray]:
-        """Yields the numbers of the items that documents of the shard contain, for AT_ONCE documents at a time."""
+        """Yields the numbers of the items found in the shard's documents, for each batch of AT_ONCE documents."""
         tokenizer = load_tokenizer(self.pretrained.model, self.pretrained.tokenizer)
         stream = TokenStream((shard,))
         for begin in range(0, stream.documents, AT_ONCE):

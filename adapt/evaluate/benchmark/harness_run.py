@@ -2,7 +2,8 @@
 
 The harness's own class for transformers computes the answers, with the model as dontstop loads it: from safetensors
 only, with added modules such as adapters. Templates of tasks are rendered by Jinja's sandbox, because a template in
-the harness's own Jinja environment could run Python code. Finished tasks are not repeated after the process was killed.
+the harness's own Jinja environment could run Python code. If the process is killed and runs again, finished tasks are
+not repeated.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def score_tasks(run: HarnessRun, folder: Path) -> None:
     config = run.tasks.config
     with hushed(), tempfile.TemporaryDirectory() as cache, token_counter(loaded.model) as count:
         use_sandbox()
-        # `hushed` hides the harness's warning about ignored loading arguments, although none are passed
+        # `hushed` hides a harness warning about ignored loading arguments. The warning is wrong: none are passed
         lm = HFLM(
             pretrained=loaded.model,
             tokenizer=loaded.tokenizer,
@@ -109,7 +110,7 @@ def use_sandbox() -> None:
 
 
 def _loaded(tasks: HarnessTasks, name: str, cache: Path) -> Sequence[Any]:
-    """Loads the tasks of a configured name, which names a task, a group or a tag."""
+    """Loads the tasks that a configured name stands for: one task, or the members of a group or tag."""
     with told_of_task(name):
         if name in tasks.parts:
             manager = TaskManager(include_defaults=False)
@@ -123,7 +124,7 @@ def _content(task: OwnTask) -> dict[str, Any]:
 
 
 def _imported(function: NamedFunction) -> Callable[..., Any]:
-    """Loads a function that the user has allowed from its Python file."""
+    """Loads a function from its Python file. The user has allowed this function in the configuration."""
     module_name = f"{MODULE}_{hashlib.sha256(str(function.file).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(module_name, function.file)
     assert spec

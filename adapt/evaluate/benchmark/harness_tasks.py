@@ -96,8 +96,8 @@ def harness_tasks(config: HarnessConfig, digests: Digests) -> HarnessTasks:
     """Finds and checks the configured tasks.
 
     Raises:
-        ConfigError: the package is missing, a name is unknown or comes twice, or a task is not allowed to run or cannot
-            run.
+        ConfigError: the package is missing, a name is unknown or occurs twice, or a task is not allowed to run or
+            cannot run.
         DataError: a task file or its data cannot be read.
     """
     if missing := missing_packages(PACKAGES):
@@ -165,10 +165,10 @@ TaskLoader.add_constructor("!function", _named_function)
 
 
 def read_task_file(file: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Reads a task file and the files that it includes. Its own entries replace included entries with the same name.
+    """Reads a task file and the files that it includes. The file's own entries override included ones.
 
     Raises:
-        DataError: a file is missing, is not YAML with fields, or includes itself.
+        DataError: a file is missing, is not a YAML mapping, or includes itself.
     """
     if file in seen:
         raise DataError(f"{file} includes itself", "remove one of the `include` entries")
@@ -390,7 +390,7 @@ def functions_in(task: OwnTask) -> set[NamedFunction]:
 
 
 def with_cache(task: OwnTask, folder: Path) -> OwnTask:
-    """Returns a task whose local data are converted in the given folder instead of the user's cache."""
+    """Returns a task that stores the converted form of its local data in the given folder, not in the user's cache."""
     kwargs = {**(task.content.get("dataset_kwargs") or {}), "cache_dir": str(folder)}
     return replace(task, content={**task.content, "dataset_kwargs": kwargs}) if task.data else task
 

@@ -157,8 +157,9 @@ def file_name(task: str) -> str:
 def joined_items(parts: Mapping[str, TaskItems]) -> TaskItems:
     """Joins the tasks of a group into one task over all their items.
 
-    Only metrics that every part can compute from values per item are kept; their score is computed over all items, so
-    large tasks count more. Without such a metric, the scores of the first metric that all parts share are averaged.
+    Only metrics that every part can compute from values per item are kept. The score of such a metric is computed over
+    all items, so large tasks count more. Without such a metric, the scores of the first metric that all parts share are
+    averaged.
     """
     tasks = list(parts.values())
     shared = [name for name in tasks[0].measures if all(name in task.measures for task in tasks)]
@@ -193,7 +194,8 @@ def results_of_seeds(measures: Sequence[ItemMeasure], kept: np.ndarray) -> Teste
     """Returns the scores of models that differ in their seed, with the values per item for resampling.
 
     Args:
-        measures: the measure of each seed, with a statistic of sums (all but `spearman`).
+        measures: the measure of each seed. Its statistic must be computed from sums over items, as all except
+            `spearman` are.
         kept: whether each item counts, bool [items].
     """
     from scipy.sparse import csr_array

@@ -1,8 +1,8 @@
 """Scores a model's sentence vectors on tasks of MTEB, in a Ray task.
 
 sentence-transformers loads the model in the same way as an exported folder, and MTEB computes the scores. Scores per
-item come from the predictions that MTEB saves: labels and similarities, and the measures of each query. Finished tasks
-are not repeated after the process was killed.
+item come from the predictions that MTEB saves: labels and similarities, and the measures of each query. If the process
+is killed and runs again, finished tasks are not repeated.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ FILES = ("test", "train", "corpus")
 NEEDED = {"classification": ("train",), "sts": (), "retrieval": ()}
 """Fields that a kind of task needs in addition to `test`."""
 EVERYTHING = 10**9
-"""Limit that the numbers of queries and documents never reach. User-defined tasks use all their texts, but the section
-`retrieval` draws samples, so it needs limits."""
+"""Limit for queries and documents that is never reached. The code for the section `retrieval` draws samples up to a
+limit, but user-defined tasks use all their texts."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def mteb_tasks(config: MtebConfig, digests: Digests) -> MtebTasks:
     """Finds and checks the configured tasks.
 
     Raises:
-        ConfigError: the package is missing, or a name is unknown or comes twice.
+        ConfigError: the package is missing, or a name is unknown or occurs twice.
         DataError: the files of a user-defined task are missing, or lack a field.
     """
     if missing := missing_packages(PACKAGES):

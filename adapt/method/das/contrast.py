@@ -133,7 +133,8 @@ class Contrast:
     def _twice(self, model: nn.Module, texts: Sequence[Text], share: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Runs all passes without gradient to compare the views, then runs each pass again and yields its losses.
 
-        The repeated pass draws the same dropout. Its backward pass starts from the gradients of the compared views.
+        The repeated pass uses the same dropout masks. Its backward pass starts from the gradients of the compared
+        views.
         """
         views, known, states = zip(*(self._ahead(model, text) for text in texts), strict=True)
         leaves = [torch.cat(view).requires_grad_() for view in zip(*views, strict=True)]
@@ -149,7 +150,7 @@ class Contrast:
                 yield loss, torch.stack(products).sum(), contrast
 
     def _texts(self, parts: Sequence[Corrupted]) -> tuple[list[Text], int]:
-        """Chooses the documents of this rank to compare. Also returns their number in the global batch.
+        """Chooses this rank's documents to compare. Also returns the number of compared documents in the global batch.
 
         With `contrast_cost: economy`, evenly spaced documents are chosen. Rows are shuffled, so the choice is random.
         """
@@ -292,8 +293,9 @@ def groups(documents: int, most: int) -> list[tuple[int, int]]:
 class Disagreement:
     """KL divergence between the last hidden states of two passes, after a softmax over the features of each token.
 
-    The divergence is the mean of both directions. Dropout is drawn in the same way for both passes, so the mean has the
-    same expectation as one direction, but less noise. Without dropout, the divergence and its gradient are exactly 0.
+    The divergence is the mean of both directions. Both passes draw dropout from the same distribution, so the mean has
+    the same expectation as one direction, but less noise. Without dropout, the divergence and its gradient are exactly
+    0.
     """
 
     def corrupt(self, batch: Batch) -> Corrupted:

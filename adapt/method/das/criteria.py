@@ -186,12 +186,13 @@ def dropout_seed(seed: int, number: int) -> int:
 def over_units(model: Any, values: Mapping[str, Tensor]) -> dict[Kind, Tensor]:
     """Sums values over the weights of each unit, [layers, units]. If heads share a weight, its value is divided evenly.
 
-    `by_parameter` does the reverse: it spreads the value of each unit over the unit's weights. So the gradient of
-    sum(values * spread) with respect to a unit's value is the sum of `values` over this unit's weights.
+    `by_parameter` does the reverse: it spreads the value of each unit over the unit's weights. The function uses this:
+    if `spread` is the output of `by_parameter`, then the gradient of sum(values * spread) with respect to a unit's
+    value is the sum of `values` over this unit's weights.
 
     Args:
         model: the model with these units.
-        values: one tensor per parameter, of its shape, keyed by name. Parameters that belong to no unit are ignored.
+        values: a tensor of each parameter's shape, keyed by name. Parameters that belong to no unit are ignored.
     """
     leaves = {kind: gate.requires_grad_() for kind, gate in ones(model).items()}
     with torch.enable_grad():

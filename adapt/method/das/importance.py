@@ -1,4 +1,4 @@
-"""Computes the importance I of units in [0, 1] from sizes of gradients, saves it, and masks updates by it.
+"""Computes the importance I of units in [0, 1] from sizes of gradients, saves it, and uses it to mask updates.
 
 With the mask, units that past domains need change less (DAS, arXiv 2302.03241, section 4.2). The paper scales the
 *gradients* of a unit's parameters by 1 - I. Adam undoes most of this, because the size of its step does not depend on
@@ -116,7 +116,7 @@ def _sizes(model: Any) -> dict[str, int]:
 
 How = Literal["paper", "positive", "rank"]
 _EQUAL = 1e-6
-"""All sizes in a layer count as equal if standard deviation / mean is at most this, because fp32 rounds them."""
+"""Sizes in a layer count as equal if their standard deviation / mean is at most this, because fp32 rounds them."""
 
 
 def normalize(sizes: Values, how: How) -> dict[Kind, Tensor]:
@@ -234,5 +234,5 @@ class SoftMask(Method):
         return {name: self._embedding[:, None]}
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Replaces the trained parameters V by the weights W, which the masked model uses in its computations."""
+        """Replaces the trained parameters V with the weights W, which the masked model uses in its computations."""
         return computed_with(state, self._masks)

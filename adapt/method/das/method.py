@@ -85,12 +85,12 @@ class DasOptions:
     applies only to the views that `kl` and the contrast compare. Other models ignore this value, but changing it
     still reruns their stages."""
     plasticity_floor: ProperFraction = 0.0
-    """Smallest allowed mean of 1 - importance, in each layer and kind of unit. Importances are scaled down to reach it.
-    0 changes no importance."""
+    """Minimum of the mean of 1 - importance over the units of one kind in a layer. Importances are scaled down until
+    the mean is at least this. 0 changes no importance."""
     contrast_weight: NonNegativeFloat = 1.0
-    """Factor of the contrast between earlier and new knowledge, which is added to the loss; 0 disables the contrast."""
+    """Weight of the contrastive loss between earlier and new knowledge in the total loss; 0 disables the contrast."""
     contrast_temperature: PositiveFloat = 0.05
-    """Temperature of the contrast: similarities are divided by it. Lower values weigh similar documents more."""
+    """Temperature of the contrast: similarities are divided by it. Lower values give similar documents more weight."""
     contrast_documents: PositiveInt = 248
     """Maximum number of documents that are compared with each other: a global batch is split into groups of about equal
     size. A larger group is a harder task. A step of several micro-batches gives the same result, but computes the
@@ -100,18 +100,19 @@ class DasOptions:
     `general` text that `mixture.replay_paths` replays. With `general`, all other documents get only the objective's
     loss."""
     contrast_cost: Literal["exact", "lean", "economy"] = "lean"
-    """Trade-off between speed and exactness. `exact` trains through all three passes: 2.9 times the cost of plain
-    training, or 3.8 times if a step has several micro-batches. `lean` computes the same loss, but the pass of earlier
-    knowledge gets no gradient: 2.2 or 2.9 times. `economy` is `lean` on a part of the documents: 1.3 or 1.7 times."""
+    """Trade-off between speed and exactness. `exact` backpropagates through all three passes. `lean` computes the same
+    loss, but does not backpropagate through the pass of earlier knowledge. `economy` is `lean` on a part of the
+    documents. Costs relative to plain training: 2.9, 2.2 and 1.3 times with one micro-batch per step, and 3.8, 2.9 and
+    1.7 times with several."""
     economy_fraction: OpenFraction = 0.2
     """Share of a global batch's documents that the contrast compares (contrast_cost: economy)."""
     share: PositiveFraction = 1.0
     """Weight of the trained model when it is averaged with the model before this domain, as with method
     `interpolate`. 1 exports the trained model unchanged."""
     embeddings: Literal["free", "gradient", "frequency"] = "free"
-    """Whether rows of the embeddings are masked: `free` does not, like the paper; `gradient` masks a token's row by how
-    much the loss of past domains depends on the token; `frequency` by how often the token occurs in the text of past
-    domains. Importance for general knowledge masks no embeddings."""
+    """Whether and how rows of the embeddings are masked. `free`: no mask, as in the paper. `gradient`: a token's row is
+    masked by how much the loss of past domains depends on the token. `frequency`: a token's row is masked by how often
+    the token occurs in the text of past domains. Importance for general knowledge masks no embeddings."""
 
 
 class Das(Method):

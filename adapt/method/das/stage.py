@@ -1,4 +1,4 @@
-"""Stage `importance` measures on rows of a corpus how much every unit of a model matters for its knowledge.
+"""Stage `importance` measures how much each unit of a model matters for the model's knowledge, on rows of a corpus.
 
 Ray tasks measure batches of rows on the cluster's devices, and the stage adds up their results.
 """
@@ -68,7 +68,7 @@ class MeasureImportance(Stage[ImportanceMeasured]):
     texts: tuple[Stage[Any], ...]
     """The prepared texts for measuring importance."""
     previous: Stage[ImportanceMeasured] | None
-    """The stage that measured importance for earlier domains, merged with the new importance; None if there is none."""
+    """The stage that measured importance for earlier domains, which is merged with the new importance. May be None."""
     about: About
     """Whether importance is measured for `general` knowledge (`das.general_importance`) or for the texts' `domain`."""
 

@@ -1,4 +1,4 @@
-"""Stores a uniform sample of all rows seen so far, of bounded size, and runs the passes that replay rows of the sample.
+"""Stores a bounded uniform sample of all rows seen so far, and runs the passes that replay rows of the sample.
 
 Every row of a run gets a random number, its priority, that depends only on the seed, the domain and the row's number.
 The sample consists of the rows with the smallest priorities, as many as fit. This is bottom-k sampling. It is uniform
@@ -66,7 +66,7 @@ class Reservoir:
         """Rows are only added if their priority is below this bound."""
 
     def offer(self, rows: Sequence[KeptRow]) -> None:
-        """Adds rows, then drops the rows with the largest priorities that do not fit."""
+        """Adds rows, then drops the rows with the largest priorities until the others fit into the budget."""
         all_rows, taken = sorted([*self.rows, *rows], key=lambda row: row.priority), 0
         for number, row in enumerate(all_rows):
             taken += row.bytes
@@ -77,7 +77,7 @@ class Reservoir:
         self.rows = all_rows
 
     def draw(self, count: int, *address: int) -> list[KeptRow]:
-        """Draws `count` different rows uniformly, or all rows if there are fewer. `address` are the draw's seeds."""
+        """Draws `count` different rows uniformly, or all rows if there are fewer. `address` seeds the draw."""
         draw = np.random.default_rng([number % 2**64 for number in address])
         return [self.rows[place] for place in draw.permutation(len(self.rows))[:count]]
 

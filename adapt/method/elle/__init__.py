@@ -1,4 +1,4 @@
-"""ELLE: the model grows before each domain. In training, it mostly replays earlier domains whose loss still falls.
+"""ELLE: the model grows before each domain. Replay prefers those earlier domains whose loss is still falling.
 
 - `method`: the plug-in and its options.
 - `growth`: counts the added layers and heads, changes config.json, and checks whether a model can grow.

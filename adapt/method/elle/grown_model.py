@@ -73,7 +73,7 @@ class Axis:
     def grown(cls, before: int, after: int, draw: torch.Generator) -> Axis:
         """Returns an axis of `after` units that copies all `before` units in rounds, each in random order.
 
-        The numbers of copies of the units differ by at most 1.
+        The number of copies differs by at most 1 between units.
         """
         rounds = [torch.randperm(before, generator=draw) for _ in range(after // before)]
         return cls(torch.cat([torch.arange(before), *rounds])[:after])

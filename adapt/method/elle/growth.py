@@ -31,7 +31,7 @@ class Growth:
 
     @classmethod
     def before(cls, domain: int, layers: Sequence[int], heads: Sequence[int]) -> Growth:
-        """Returns the growth before the domain with this number, which counts from 1."""
+        """Returns the growth before the domain with this number (the first domain has number 1)."""
         return cls(*(each[domain - 1] if domain <= len(each) else 0 for each in (layers, heads)))
 
     def layer_sources(self, layers: int) -> list[tuple[int, bool]]:
@@ -83,7 +83,7 @@ def check_growths(model: Path, growths: Sequence[Growth]) -> None:
 
     Raises:
         ConfigError: the model does not support this growth. The error names the field.
-        ModelError: layers are added to a model whose layers depend on their depth.
+        ModelError: layers are added to a model in which a layer's computation depends on its index.
     """
     if any(growth.layers for growth in growths):
         check_deeper(model, "elle.layers")

@@ -51,7 +51,7 @@ class ElleOptions:
     """Standard deviation of the noise on the weights that produce copied units, because equal units would learn the
     same. At 0, only dropout makes them differ."""
     recovery_fraction: Fraction = 0.08
-    """Share of a training run's steps, at its start, that use only text of earlier domains, to recover what growth has
+    """Share of steps, at the start of a training run, that use only text of earlier domains, to recover what growth has
     lost. Published: 5,000 of 62,500 steps. The first domain has no such steps."""
     replay_fraction: Fraction = 0.1
     """Share of the steps after recovery in which all rows come from one earlier domain. The more a domain's loss has

@@ -114,11 +114,11 @@ def _used_by_others(sets: DomainSets) -> Tensor:
 
 
 LARGEST = 50.0
-"""Bound on |s e| before its hyperbolic cosine is taken, to avoid overflow."""
+"""Values of |s e| are clamped to this before cosh(s e) is computed, to avoid overflow."""
 
 
 def steepness_at(step: int, steps: int, steepest: float) -> float:
-    """Returns the steepness s at a step, which counts from 0.
+    """Returns the steepness s at a step. The first step has number 0.
 
     The steepness rises linearly from 1 / steepest to steepest over the training (equation 3). In the paper it rises
     within each epoch. Here a domain is trained for about one epoch, so it rises over the whole training.

@@ -38,9 +38,9 @@ class HatOptions:
     """Options of HAT: a mask per domain protects the units that the domain uses (arXiv 1801.01423)."""
 
     on: Literal["adapters", "model"] = "adapters"
-    """What is masked and trained. `adapters`: bottlenecks after the attention and feed-forward block of every layer,
-    which all domains share; the model itself is frozen. `model`: attention heads and neurons of the model itself;
-    embeddings, norms and LM head have no units and are frozen."""
+    """What is masked and trained. `adapters`: bottlenecks that all domains share, after the attention and the
+    feed-forward block of every layer; the model itself is frozen. `model`: attention heads and neurons of the model
+    itself; embeddings, norms and LM head have no units and are frozen."""
     width: PositiveInt = 512
     """Number of neurons of each bottleneck (on: adapters)."""
     sparsity: NonNegativeFloat = 0.75
@@ -184,7 +184,7 @@ class Cpt(LearnsMasks):
     options: CptOptions
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options in the training stage's key, and the steepness, which older keys have as an option."""
+        """Returns the options in the training stage's key. Includes the steepness, which older keys list."""
         return {**super().settings(), "steepest": STEEPEST}
 
     @property

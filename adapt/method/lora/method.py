@@ -50,7 +50,7 @@ WHOLE_BASES = ("lora", "dora", "mica")
 
 @dataclass(frozen=True)
 class LoraOptions:
-    """Options of low-rank adapters in linear layers, which are merged after each domain (arXiv 2106.09685)."""
+    """Options of low-rank adapters in linear layers. The adapters are merged after each domain (arXiv 2106.09685)."""
 
     kind: Literal["lora", "dora", "pissa", "olora", "mica", "corda", "osf"] = "lora"
     """Variant of LoRA. `lora` starts from B = 0. `dora` also trains the norm of each row of a weight (arXiv
@@ -66,10 +66,10 @@ class LoraOptions:
     dropout: ProperFraction = 0.0
     """Dropout on the inputs of adapters. `osf` ignores it."""
     layers: PositiveFraction = 1.0
-    """Share of the linear layers that get an adapter: those whose weights have the lowest condition numbers, which
-    should hold the least knowledge to forget (KappaTune, arXiv 2506.16289, uses 0.2)."""
+    """Share of the linear layers that get an adapter. Layers whose weights have the lowest condition numbers get one,
+    because they should hold the least knowledge to forget (KappaTune, arXiv 2506.16289, uses 0.2)."""
     intruders: Fraction = 1.0
-    """Factor of intruder dimensions when adapters are merged. Intruder dimensions are large singular directions that
+    """Factor that scales intruder dimensions when adapters are merged. These are large singular directions that
     resemble no direction of the weight before training (arXiv 2410.21228; peft uses 0.75). 1 changes nothing. Only
     `lora`, `dora` and `mica` support values below 1."""
     moment_sequences: PositiveInt = 256
@@ -215,10 +215,10 @@ def check_rank(options: LoraOptions, smallest: int) -> None:
 
     Args:
         options: the method's options.
-        smallest: the smallest number of rows or columns of all weights.
+        smallest: minimum number of rows or columns over all weights.
 
     Raises:
-        ConfigError: the rank is too large. The error gives the largest possible rank.
+        ConfigError: the rank is too large. The error gives the maximum rank.
     """
     most = smallest - (options.kind == "osf")  # osf must leave at least one direction to preserve
     if options.kind in BOUNDED and options.rank > most:

@@ -2,7 +2,7 @@
 
 peft initializes the adapters and runs them in training. Merging turns each layer with an adapter into an ordinary
 layer. Its weight is W + s B A, where s is the option `scale`. DoRA also scales each row of this weight to a trained
-norm. OSF instead replaces the smallest singular directions of W by trained directions.
+norm. OSF instead replaces the smallest singular directions of W with trained directions.
 
 CorDA (Yang et al. 2024, arXiv 2406.05223, section 3) protects the knowledge that a model needs for a chosen text. C is
 the mean of x x^T over the text's tokens, where x is the input of a layer with weight W. The singular value
@@ -157,7 +157,7 @@ def merged_weight(
 
 
 def _with_directions(weight: Tensor, left: Tensor, sizes: Tensor, right: Tensor) -> Tensor:
-    """Replaces a weight's smallest singular directions by the trained directions `left`, `sizes` and `right`."""
+    """Replaces a weight's smallest singular directions with the trained directions `left`, `sizes` and `right`."""
     first, size, last = torch.linalg.svd(weight, full_matrices=False)
     first_small = len(size) - len(sizes)
     smallest: Tensor = (first[:, first_small:] * size[first_small:]) @ last[first_small:]
@@ -192,8 +192,9 @@ def best_conditioned(weights: Mapping[str, Tensor], share: float) -> list[str]:
 def with_fewer_intruders(before: Tensor, after: Tensor, kept: float) -> Tensor:
     """Scales a weight's intruder dimensions: W + (kept - 1) sum_i u_i s_i v_i^T (arXiv 2410.21228, section 5).
 
-    Here u_i, s_i and v_i are the `LARGEST` singular directions of W. The sum is over those directions whose u_i
-    resembles no left singular direction of the weight before training.
+    Here W is the weight after training, with singular values s_i and singular vectors u_i and v_i. The sum is over
+    those of the `LARGEST` (10) largest singular values whose u_i resembles no left singular vector of the weight before
+    training.
 
     Args:
         before: the weight before training, [outputs, inputs].
@@ -209,7 +210,7 @@ def with_fewer_intruders(before: Tensor, after: Tensor, kept: float) -> Tensor:
 
 
 DAMPING = 0.01
-"""Factor of the mean of C's diagonal that is added to the diagonal to make C invertible, as in the authors' code."""
+"""This factor times the mean of C's diagonal is added to the diagonal to make C invertible, as in the authors' code."""
 
 
 def shared_inputs(model: Any) -> dict[str, str]:

@@ -95,7 +95,7 @@ def attach_domains(model: Any, names: Sequence[str]) -> None:
     """Adds a module to a base model that stores the names of domains and a table for their prototypes.
 
     Args:
-        model: a model of transformers, with or without its head.
+        model: a Hugging Face `transformers` model, with or without its head.
         names: names of the domains.
     """
     device = next(model.parameters()).device
@@ -168,7 +168,7 @@ def without_sets(model: nn.Module) -> Iterator[None]:
 
 
 BEGINNING = 256
-"""Largest number of tokens, from the beginning of a text, from which its vector is computed."""
+"""Maximum number of tokens, from the beginning of a text, from which the text's vector is computed."""
 _AT_ONCE = 16
 _PIECE = 128
 

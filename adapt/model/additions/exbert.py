@@ -107,7 +107,7 @@ def _smaller(layer: Layer, config: Any, heads: int, inner: int) -> nn.Module:
 
 
 def _resize(layer: nn.Module, name: str, inputs_to: int | None = None, outputs_to: int | None = None) -> None:
-    """Replaces a linear submodule by a new linear layer with other numbers of inputs or outputs."""
+    """Replaces a linear submodule with a new linear layer that has a different number of inputs or outputs."""
     old: Any = layer.get_submodule(name)
     sizes = inputs_to or inputs(old), outputs_to or outputs(old)
     layer.set_submodule(name, nn.Linear(*sizes, bias=old.bias is not None, device=old.weight.device))

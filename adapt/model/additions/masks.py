@@ -22,7 +22,7 @@ from adapt.model.layers import add_to_block, inputs, layers_of, outputs
 UNITS, PLUGINS = "unit_masks", "plugins"
 """Names of the two kinds of added modules with masks, and of the submodules that they add to a layer."""
 MOST = 6.0
-"""Largest absolute value of a mask embedding. Values beyond it are clamped."""
+"""Maximum absolute value of a mask embedding. Values beyond it are clamped."""
 POSITIVE = 2.0
 """Upper bound of the initial values of mask embeddings that start positive. The lower bound is 0."""
 

@@ -133,7 +133,7 @@ def attach_prompts(model: Any, sets: int, length: int) -> None:
     """Adds prompts to a model, in place.
 
     Args:
-        model: a model of transformers, with or without its head.
+        model: a Hugging Face `transformers` model, with or without its head.
         sets: number of prompts: one for each domain, or one for all domains.
         length: length of each prompt [vectors].
 
@@ -235,7 +235,7 @@ def begin_prefixes(model: Any, number: int, words: Tensor) -> None:
 
     The words get positions that texts rarely use. Otherwise the model would treat a key at a position of the text as a
     word of the text. Rotary positions of the words are negative, that is, before the text. If the model has a table of
-    positions, the words get positions from its middle.
+    positions, the words get positions from the middle of the table.
 
     Args:
         model: a model with prefixes, in evaluation mode.

@@ -27,7 +27,7 @@ ADDITIONS: Kinds[Callable[..., None]] = Kinds(
 )
 """The functions that attach additions to a model, keyed by the kind of addition.
 
-Each function takes a model of transformers, with or without its head, and the options in the addition's entry. It adds
+Each function takes a `transformers` model, with or without its head, and the options in the addition's entry. It adds
 hooks that change the outputs, and adds modules to the base model in place, so that their parameters and buffers are in
 the model's `state_dict`. It must also work under `torch.device("meta")`. config.json contains names of kinds instead
 of functions, because otherwise the author of a folder could make this project run any function.
@@ -35,7 +35,7 @@ of functions, because otherwise the author of a folder could make this project r
 
 
 def attach_additions(model: Any, config: Any) -> None:
-    """Attaches the additions that a configuration lists to a model. Does not initialize the additions' weights.
+    """Attaches the additions listed in a configuration to a model. Does not initialize the additions' weights.
 
     Args:
         model: a model that transformers built from the configuration.

@@ -1,4 +1,4 @@
-"""Computes attention within the documents of a packed sequence, by one function for every encoder and decoder.
+"""Computes attention within the documents of a packed sequence, with one function for every encoder and decoder.
 
 The function is registered with transformers' attention interface. On CUDA in bf16 or fp16 it calls torch's flash
 attention over all documents at once. Elsewhere it runs scaled dot product attention for one bucket of documents at a
@@ -31,7 +31,7 @@ NAME = "documents"
 _CHANGES_SCORES = "softcap", "s_aux", "position_bias"
 """Options of attention functions with which some architectures change the scores. This module does not support them."""
 LONG = 1024
-"""Largest length of documents whose attention weights are stored in memory on CPUs, if there is no dropout [tokens]."""
+"""Maximum length of documents whose attention weights are stored in memory on CPUs, if there is no dropout [tokens]."""
 
 
 def use_attention_of_library(model: PreTrainedModel) -> None:
@@ -308,7 +308,7 @@ class QuickDropout(nn.Dropout):
 
 
 def use_quick_dropout(model: nn.Module) -> None:
-    """Replaces the dropout layers of a model by `QuickDropout`."""
+    """Replaces the dropout layers of a model with `QuickDropout`."""
     for module in list(model.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Dropout:

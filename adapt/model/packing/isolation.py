@@ -34,7 +34,7 @@ APART = "cannot keep documents apart: computed together, they have other losses 
 _ANSWER = 1000.0
 _TOLERANCE = 1e-4
 _NOISE = 1e-5
-"""Largest rounding difference of losses that are computed in the same way [nats]."""
+"""Losses that differ by at most this count as equal, because the difference can come from rounding [nats]."""
 
 
 def keep_documents_apart(model: PreTrainedModel) -> Way:
@@ -208,7 +208,7 @@ def _run_as_rows(model: PreTrainedModel) -> Way:
 def _ignores_padding(model: PreTrainedModel, rows: DocumentRows, documents: list[torch.Tensor]) -> bool:
     """Whether losses stay the same if another token is used at padding positions.
 
-    The comparison with separate documents may miss this dependence if weights are small.
+    The comparison with separate documents may miss a dependence on padding if weights are small.
     """
     rows.filling = int(documents[0][0])
     one = _together(model, documents)

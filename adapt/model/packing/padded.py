@@ -104,7 +104,7 @@ class DocumentRows:
             self._inputs = []
 
     def enter(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Replaces the packed sequence in the arguments by the first batch of rows, as a forward pre-hook."""
+        """Replaces the packed sequence in the arguments with the first batch of rows, as a forward pre-hook."""
         if self._documents is None:
             return None
         names = inspect.signature(module.forward).parameters
@@ -119,7 +119,7 @@ class DocumentRows:
         return (), {**given, **self._inputs[0]}
 
     def keep_pairs_apart(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Replaces the encoder's mask by a mask for each pair of tokens of a row, as a forward pre-hook."""
+        """Replaces the encoder's mask with a mask for each pair of tokens of a row, as a forward pre-hook."""
         owners = self._layout.buckets[0].owners if self._layout else None
         if owners is None:
             return None
@@ -203,14 +203,14 @@ def rectangles(lengths: Tensor, cost: int) -> list[Tensor]:
 
 
 def shared_rows(lengths: Sequence[int]) -> list[list[int]]:
-    """Divides documents among few rows of the same length: longest documents first, each into the fullest row.
+    """Packs documents into few rows of equal length: the longest first, each into the fullest row with enough space.
 
     Args:
         lengths: lengths of the documents [tokens].
 
     Returns:
-        The numbers of the documents of each row. A row has at most ROW_TOKENS tokens, or as many as the longest
-        document.
+        The numbers of the documents in each row. A row has at most ROW_TOKENS tokens, or, if the longest document has
+        more tokens, at most the number of tokens of that document.
     """
     length = max(ROW_TOKENS, *lengths)
     rows: list[list[int]] = []
@@ -255,7 +255,7 @@ def run_as_rows(model: Any) -> DocumentRows:
     """Changes a model in place so that it runs documents as rows, and returns its hooks.
 
     Args:
-        model: a model of transformers, with or without its head.
+        model: a Hugging Face `transformers` model, with or without its head.
     """
     base, rows = trunk_of(model), DocumentRows()
     if _takes_pairs(base):

@@ -2,7 +2,7 @@
 
 Each character has one of nine kinds, and a rule cuts between characters of certain kinds. The module `text_tokenizer`
 finds the rules that a tokenizer allows. Texts are never cut next to characters that tokenizers may combine with their
-neighbours: combining marks, control characters, and white space other than single blanks and ends of lines.
+neighbours: combining marks, control characters, and whitespace other than single spaces and line ends.
 """
 
 import unicodedata
@@ -15,8 +15,8 @@ import pyarrow as pa
 
 NEVER, LETTER, DIGIT, SIGN, QUOTE, WORD, OTHER, BLANK, LINE = range(9)
 """Kinds of characters. The names stand for, in this order: characters next to which texts are never cut; ASCII letters;
-ASCII digits; ASCII punctuation; the apostrophe; non-ASCII letters; other non-ASCII characters; the blank; the end of a
-line."""
+ASCII digits; ASCII punctuation; the apostrophe; non-ASCII letters; other non-ASCII characters; the space; the line
+end."""
 _PLAIN = (LETTER, DIGIT, SIGN, QUOTE, WORD, OTHER)
 _WORDS = (LETTER, DIGIT, WORD)
 
@@ -31,8 +31,8 @@ RULES: dict[str, list[tuple[int, int]]] = {
     "quotes": [(SIGN, QUOTE), (QUOTE, SIGN), (QUOTE, QUOTE)],
     "digit": [(LETTER, DIGIT), (WORD, DIGIT), (DIGIT, LETTER), (DIGIT, WORD)],
 }
-"""For each rule, the pairs of kinds (before, after) between which the rule cuts. A text is only cut before a blank or a
-line end if the character after this blank or line end has a kind in `_PLAIN`."""
+"""For each rule, the pairs of kinds (before, after) between which the rule cuts. A text is only cut before a space or a
+line end if the character after this space or line end has a kind in `_PLAIN`."""
 
 
 class TextPieces(NamedTuple):
@@ -74,7 +74,7 @@ def cut(texts: Sequence[str], allowed: bytes) -> TextPieces:
         allowed: table of the pairs of kinds between which texts are cut, from `table_of`.
 
     Raises:
-        UnicodeEncodeError: a text contains half a surrogate pair.
+        UnicodeEncodeError: a text contains a lone surrogate.
     """
     encoded = [text.encode() for text in texts]
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
@@ -103,7 +103,7 @@ def _beginnings(kinds: np.ndarray, ends: np.ndarray, allowed: bytes) -> np.ndarr
     plain = ~parts & (kinds != NEVER)
     begins[:-1] &= ~parts[:-1] | plain[1:]
     last = ends[1:][np.diff(ends) > 0] - 1
-    begins[last] &= ~parts[last]  # the character after it belongs to another text
+    begins[last] &= ~parts[last]  # the next character belongs to another text
     begins[ends[:-1][np.diff(ends) > 0]] = True
     return begins
 

@@ -1,9 +1,9 @@
 """Tokenizes texts by pieces: cuts each text into pieces, and tokenizes each distinct piece only once.
 
 A table of bounded size stores the tokens of earlier pieces. If offsets and word starts are needed, a letter is put
-before a piece that begins with a blank, as if the piece were in the middle of a text. Otherwise offsets would
-differ: RoBERTa's tokenizer leaves the blank before a word out of the token's offsets, except at the beginning of its
-input. For the same reason, the library then tokenizes whole texts that begin with a blank.
+before a piece that begins with a space, as if the piece were in the middle of a text. Otherwise offsets would
+differ: RoBERTa's tokenizer leaves the space before a word out of the token's offsets, except at the beginning of its
+input. For the same reason, the library then tokenizes whole texts that begin with a space.
 
 Token lists of the `tokenizers` library are converted to flat arrays. Plain words are passed directly to the
 tokenizer's model (such as BPE or WordPiece), because the other steps of the library take most of the time. How a plain
@@ -146,9 +146,9 @@ class Plain:
     pattern: str = r"(?!)"
     """Pattern that matches a plain piece completely. By default, it matches nothing."""
     bare: str = ""
-    """Prefix that the tokenizer adds to a word without a blank before it."""
+    """Prefix that the tokenizer adds to a word without a leading space."""
     blank: str = ""
-    """Prefix that replaces the blank before a word."""
+    """Prefix that replaces the space before a word."""
     lower: bool = False
     """Whether words are lower-cased."""
 
@@ -208,7 +208,7 @@ def plain_of(backend: Tokenizer, pieces: Iterable[str]) -> Plain:
 def _before(backend: Tokenizer, word: str) -> tuple[str, bool] | None:
     """Returns the prefix that the tokenizer adds before the word `_PROBE`, and whether it lower-cases the word.
 
-    Returns None if the tokenizer changes the word in any other way. `word` is `_PROBE`, with or without a blank before.
+    Returns None if the tokenizer changes the word in any other way. `word` is `_PROBE`, with or without a space before.
     """
     words = handed(backend, word)
     if len(words) != 1 or not words[0].lower().endswith(_PROBE.lower()):
@@ -228,7 +228,7 @@ class PieceTable:
     Args:
         encode: function that tokenizes pieces.
         fixed: lists of tokens that get the first numbers and are never dropped.
-        most: largest number of pieces in the table.
+        most: maximum number of pieces in the table.
     """
 
     def __init__(self, encode: Callable[[list[str]], Ragged], fixed: Ragged, most: int = MOST) -> None:
@@ -266,7 +266,7 @@ class PieceTable:
         self._uses = np.concatenate([self._uses, np.zeros(len(pieces), np.int32)])
 
     def _forget(self) -> None:
-        """Drops long pieces, then rare pieces, until the table is half full. Of equally rare ones, drops the oldest."""
+        """Drops long pieces, then rare pieces, until the table is half full. Among equally rare ones, oldest first."""
         short = [piece for piece in self._numbers if len(piece) <= LONGEST]
         numbers = np.fromiter(map(self._numbers.__getitem__, short), np.int64, len(short))
         order = np.argsort(self._uses[numbers], kind="stable")[-(self._most // 2) :]
@@ -288,7 +288,7 @@ class PieceTokenizer:
         rules: names of rules of `adapt.model.tokenize.cuts`.
         words: see `adapt.model.tokenize.piece_tokenizer.by_library`.
         encode: function that tokenizes pieces. By default, the library tokenizes them.
-        most: largest number of pieces in the table.
+        most: maximum number of pieces in the table.
     """
 
     def __init__(
@@ -307,7 +307,7 @@ class PieceTokenizer:
         """Returns the tokens of each text.
 
         Raises:
-            UnicodeEncodeError: a text contains half a surrogate pair.
+            UnicodeEncodeError: a text contains a lone surrogate.
         """
         aside = np.array([self._words is not None and starts_blank(text) for text in texts], bool)
         if not aside.any():
@@ -368,7 +368,7 @@ def _framed(parts: TextPieces, numbers: np.ndarray) -> tuple[np.ndarray, np.ndar
     Under these two numbers, the table stores the special tokens before and after a text.
 
     Returns:
-        The numbers with the inserted ones, and for each text the indices of its inserted 0 and its inserted 1.
+        The extended array of numbers, and for each text the indices of its inserted 0 and its inserted 1.
     """
     texts = np.arange(len(parts.firsts) - 1)
     prefixes = parts.firsts[:-1] + 2 * texts
@@ -389,7 +389,7 @@ _ANCHOR = "a"
 
 
 def starts_blank(text: str) -> bool:
-    """Whether a text or piece begins with a blank or the end of a line."""
+    """Whether a text or piece begins with a space or a line end."""
     return text.startswith((" ", "\n"))
 
 

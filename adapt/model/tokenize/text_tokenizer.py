@@ -83,7 +83,7 @@ def find_cuts(backend: Tokenizer, words: WordsOf | None = None) -> Cuts:
 
 
 def allowed_rules(backend: Tokenizer, texts: Sequence[str]) -> list[str]:
-    """Returns the rules that together change the words of no text; an empty list if cuts at blanks change words."""
+    """Returns the rules that together change the words of no text; an empty list if cuts at spaces change words."""
     words = cache(lambda text: handed(backend, text))
     truth = [words(text) for text in texts]
     chosen: list[str] = []
@@ -115,7 +115,7 @@ def _can_be_tried(backend: Tokenizer) -> bool:
 LONGEST_LITERAL = 64
 """Maximum length of the vocabulary pieces and strings in settings that are tested [characters]."""
 MOST_PIECES = 400
-"""Largest number of pieces in each sample of the vocabulary."""
+"""Maximum number of pieces in each sample of the vocabulary."""
 _PLAIN_WORD = re.compile(" ?[A-Za-z]+")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -170,7 +170,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _alone(atoms: Iterable[str]) -> list[str]:
-    """Returns one test text for each atom (a short string). It has the atom next to blanks and plain characters."""
+    """Returns one test text per atom (a short string). Each text has its atom next to spaces and plain characters."""
     return [
         f"{atom} a{atom} {atom}b a{atom}b a {atom} b,{atom} 1{atom}1 {atom}\n{atom} x\n{atom}\ny ({atom}) é{atom}"
         for atom in atoms
@@ -178,7 +178,7 @@ def _alone(atoms: Iterable[str]) -> list[str]:
 
 
 def _signs() -> list[str]:
-    """Returns texts with all pairs of ASCII punctuation signs next to letters, digits and blanks."""
+    """Returns texts with all pairs of ASCII punctuation signs next to letters, digits and spaces."""
     return [
         "".join(
             f"ab{first}{other}cd 1{first}{other}2 é{first}{other} {first}a{other}\n" for other in string.punctuation
@@ -197,7 +197,7 @@ def _contractions() -> list[str]:
 
 
 def _mixed(own: Sequence[str]) -> list[str]:
-    """Returns random texts of words, signs, blanks and the tokenizer's own tokens."""
+    """Returns random texts of words, signs, whitespace, control characters and the tokenizer's own tokens."""
     draw = random.Random(0)
     kinds = [WORDS, SIGNS, BLANKS, [" "], [" "], [" "], [""], string.ascii_letters, string.digits, string.punctuation]
     kinds += [own] if own else []
@@ -205,7 +205,7 @@ def _mixed(own: Sequence[str]) -> list[str]:
 
 
 def _lines(pieces: Sequence[str]) -> list[str]:
-    """Returns texts with pieces of the vocabulary next to blanks and to each other."""
+    """Returns texts with pieces of the vocabulary next to spaces and next to each other."""
     return [
         " ".join(f"{piece} x{piece}y{other}" for piece, other in zip(part, [*part[1:], part[0]], strict=True))
         for part in (pieces[start : start + 50] for start in range(0, len(pieces), 50))
@@ -217,7 +217,7 @@ def _some(texts: list[str]) -> list[str]:
 
 
 def plain_words(texts: Iterable[str]) -> list[str]:
-    """Returns the ASCII words of texts, each with and without a leading blank."""
+    """Returns the ASCII words of texts, each with and without a leading space."""
     words = {word for text in texts for word in re.findall("[!-~]+", text)}
     return [mark + word for word in sorted(words) for mark in ("", " ")]
 
@@ -248,7 +248,8 @@ BLANKS = [
 
 
 WORTH_CHARACTERS = 3_000_000
-"""A process tests the cuts after this many characters, because the test takes time. Until then, it uses the library."""
+"""A process tests cuts after it has received this many characters, because the test takes time. Until then, the library
+tokenizes its texts."""
 SAMPLE_CHARACTERS = 100_000
 """Approximate number of characters that are tokenized by pieces and by the library, to compare the tokens."""
 
@@ -304,7 +305,7 @@ class QuickTokenizer:
 
 
 def _is_unicode(texts: Sequence[str]) -> bool:
-    """Whether all texts are valid Unicode. The library tokenizes texts with half a surrogate pair."""
+    """Whether all texts are valid Unicode. The library tokenizes texts with a lone surrogate."""
     try:
         for text in texts:
             text.isascii() or text.encode()

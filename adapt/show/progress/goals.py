@@ -83,7 +83,7 @@ def _state(stage: Stage[Any], store: Store) -> str:
 def _works_for(stage: Stage[Any], store: Store) -> bool:
     """Returns whether a process works on a stage that the given stage depends on.
 
-    A training stage of another entry does not count, even if the given stage starts from its model.
+    A training stage of another entry does not count, even if the given stage starts from that stage's model.
     """
     return any(
         is_claimed(store.folder_of(needed)) or _works_for(needed, store)

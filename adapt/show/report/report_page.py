@@ -131,7 +131,7 @@ def _looks(study: Study) -> list[Block]:
 
 
 def _change(figure: str) -> Change:
-    """Returns the function that formats differences of a metric of sequences, or of scores for any other name."""
+    """Returns the function that formats differences of a metric of sequences or, for other names, of scores."""
     return next((measure.change for measure in MEASURES if measure.name == figure), points)
 
 

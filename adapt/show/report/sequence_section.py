@@ -287,7 +287,8 @@ class MethodReached:
 
     method: str
     point: tuple[float, float]
-    """Mean loss over domains after the last domain, and change of the loss on general text [nats per token]."""
+    """After training on the last domain: mean loss over all domains, and change of the loss on general text since
+    before the first domain [nats per token]."""
     intervals: tuple[tuple[float, float], tuple[float, float]]
     """95% interval of each of the two losses. With one seed, both ends equal the loss."""
     is_one_model: bool

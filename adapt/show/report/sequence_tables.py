@@ -153,7 +153,7 @@ def _noted_cell(text: str) -> Cell:
 
 
 def every_run(sequences: Sequences) -> Table:
-    """Makes a table with the metrics of each run. All other values in the tables can be computed from it."""
+    """Makes a table with the metrics of each run, from which the values of the other tables can be computed."""
     shown = _shown(sequences)
     rows = [
         [name, _order(run, sequences), f"{run.seed}", *_of_run(run, shown)]
@@ -303,7 +303,7 @@ def _heatmap(by_run: Sequence[Matrix], order: Sequence[str], title: str, more: s
 
 
 def _header(name: str, number: int | None, order: Sequence[str]) -> str:
-    """Returns the heading of a column: its name, followed by the domain if the name differs from it."""
+    """Returns the heading of a column: the column's name, followed by its domain if name and domain differ."""
     return name if number is None or order[number] == name else f"{name} ({order[number]})"
 
 

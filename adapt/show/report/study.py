@@ -67,7 +67,8 @@ class Study:
 
     name: str
     baseline: str
-    """Name of the recipe that others are compared with: a member of the set `recipe` or, without it, an entry."""
+    """Name of the recipe that others are compared with: a member of the swept set `recipe` or, if there is no such set,
+    an entry of the chain file."""
     entries: list[Entry]
     missing: list[str] = field(default_factory=list)
     """Labels of stages that have not run, such as `finetune[DAPT, acl_arc, 3]`."""

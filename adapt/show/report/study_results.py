@@ -143,7 +143,7 @@ class Results:
     baseline: str | None
     """Name of the recipe that others are compared with, or None if the study has no runs of it."""
     transductive: frozenset[str] = frozenset()
-    """Names of the recipes whose model was trained on the text of dev and test."""
+    """Names of the recipes whose model was trained on the text of the dev and test splits."""
     warnings: list[str] = field(default_factory=list)
     margin: float = MARGIN.share
     """Equivalence margin of scores, as a fraction: smaller differences count as equal."""
@@ -202,7 +202,7 @@ def _transductive(study: Study, rows: list[Row]) -> frozenset[str]:
 
 
 def _knows(group: RunGroup) -> bool:
-    """Returns whether a recipe's model was trained on text of dev and test, according to the training's record.
+    """Returns whether, according to its training record, a recipe's model was trained on the dev and test text.
 
     The record of the export is not used, because it may be missing.
     """

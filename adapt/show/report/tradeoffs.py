@@ -21,7 +21,7 @@ VARIED = (
 )
 """Fields that may differ between training runs to which the same mixture law is fitted."""
 START = "start.training"
-"""Name of the input of a training stage that is the training stage or merge which produced the start model."""
+"""Name of one input of a training stage: the earlier training stage or merge that produced the start model."""
 GENERAL = "general"
 """Name of general text in comparisons."""
 BASE = "base"

@@ -236,7 +236,7 @@ def training_costs(results: Results, compared: Compared, trainings: Trainings) -
 
 
 OPEN, MOST = 3, 12
-"""Number of maps that are shown unfolded, and largest number of maps on the page. Each map takes about 130 KB."""
+"""Number of maps that are shown unfolded, and maximum number of maps on the page. Each map takes about 130 KB."""
 
 
 def selection_blocks(entries: Sequence[Entry]) -> list[Block]:

@@ -1,4 +1,4 @@
-"""Measures devices and estimates memory, to choose the sequences per pass and to forecast the cost of a training run.
+"""Measures devices and estimates memory, to choose micro-batches and to forecast the cost of a training run.
 
 - `device`: describes the device of a worker, and the CPU cores and GPUs that stages reserve.
 - `flops`: computes the FLOPs of a training run, and the number of steps that a limit of FLOPs allows.

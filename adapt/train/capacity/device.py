@@ -73,8 +73,8 @@ def this_machine(shared_by: int = 1) -> Device:
 def quick_bf16(features: Collection[str], is_intel: bool) -> bool:
     """Returns whether a CPU multiplies matrices faster in bf16 than in fp32.
 
-    This is true for AMD's CPUs with AVX512-BF16, and for Intel's CPUs with AVX512-BF16 and AMX. An Intel Xeon without
-    AMX, which virtual machines may hide, took 1.7 times as long in bf16 as in fp32.
+    This is true for AMD's CPUs with AVX512-BF16, and for Intel's CPUs with AVX512-BF16 and AMX. On an Intel Xeon
+    without AMX, bf16 took 1.7 times as long as fp32. Virtual machines may hide AMX.
 
     Args:
         features: names of the CPU's features in Linux.
@@ -115,7 +115,7 @@ def _read(file: str) -> str:
 
 
 def found(local_workers: int = 1) -> Device:
-    """Returns torch's current GPU in this process, or the CPUs if there is none.
+    """Returns torch's current GPU in this process, or the CPUs if there is no GPU.
 
     Args:
         local_workers: number of training processes on this machine, which share its CPUs.
@@ -130,10 +130,10 @@ def found(local_workers: int = 1) -> Device:
 
 
 def limited(device: Device, memory_gib: float | None, gpus_per_worker: float | None = None) -> Device:
-    """Replaces a device's memory, or the number of workers that share it, by configured values.
+    """Overrides a device's memory, or the number of workers that share the device, with configured values.
 
-    If `memory_gib` is set, it replaces the memory. Otherwise, if `gpus_per_worker` is below 1, `gpus_per_worker`
-    determines the number of workers that share a GPU.
+    If `memory_gib` is set, it overrides the memory. Otherwise, if `gpus_per_worker` is below 1, it determines the
+    number of workers that share a GPU.
     """
     if memory_gib is not None:
         return replace(device, memory=int(memory_gib * 2**30), shared_by=1)
@@ -170,7 +170,7 @@ def matmul_rate(kind: str, precision: str) -> float:
 def training_needs(resources: ResourcesConfig) -> dict[str, float]:
     """Returns the resources of a stage that uses all workers, such as {"CPU": 4, "GPU": 4}.
 
-    For a range of workers, these are the resources of the largest number.
+    If the number of workers is a range, these are the resources of the maximum number.
     """
     workers, gpus = most_of(resources.workers), _gpus(resources)
     return _needs(resources, workers * resources.cpus_per_worker, workers * gpus)

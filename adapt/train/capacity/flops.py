@@ -51,7 +51,7 @@ def added_work(config: Config, is_known: bool = True, passes: int = 1) -> Added:
 
     Args:
         config: configuration of the training run.
-        is_known: whether stages of the method ran before the training run.
+        is_known: whether the method's stages, such as a measurement of importance, ran before the training run.
         passes: number of micro-batches per step.
     """
     added = method_of(config).added_passes(is_known, passes)
@@ -109,13 +109,13 @@ def with_flops_as_steps(
     """Converts `training.max_flops` to a limit of steps, rounded up to a whole number.
 
     The number of steps must not depend on the resources. Therefore, recomputation to save memory does not count, and
-    the method's FLOPs are counted for steps with a single pass.
+    the method's FLOPs are counted as if each step had a single micro-batch.
 
     Args:
         config: configuration of the training run.
         size: dimensions of the trained model. None if they are not known.
         document_length: mean length of documents [tokens]. None assumes that each document fills a row.
-        is_known: whether stages of the method ran before this training run.
+        is_known: whether the method's stages, such as a measurement of importance, ran before this training run.
 
     Raises:
         ConfigError: the dimensions of the model are not known.

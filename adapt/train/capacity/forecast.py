@@ -32,9 +32,10 @@ class Forecast:
     """Text that names the source of `rate`."""
     price_per_hour: float | None = None
     padding: str = ""
-    """Text that describes the cost of padding each document to a row. Empty for models that accept packed documents."""
+    """Text that describes the cost of padding each document to a full row. Empty for models that accept packed
+    documents."""
     missing: list[str] = field(default_factory=list)
-    """Descriptions of unknown facts, because of which some values of the forecast are None."""
+    """Descriptions of the missing facts that leave some values of the forecast None."""
 
     @property
     def device_hours(self) -> float | None:
@@ -83,7 +84,8 @@ class DocumentsAsRows:
 
     way: Way
     rows: list[list[int]] | None
-    """Lengths of the documents in each row of the first steps [tokens]. None if the text is not prepared yet."""
+    """Lengths of the documents in each row of the packed text, for the first steps [tokens]. None if the text is not
+    prepared yet."""
 
 
 def forecast(
@@ -144,9 +146,9 @@ def forecast(
 def _padding(
     as_rows: DocumentsAsRows | None, config: Config, device: Device | None, micro_batch: int | None
 ) -> tuple[str, float]:
-    """Returns a text that describes the cost of padding each document to a row, and the share of padding.
+    """Returns a text that describes the cost of padding each document to a full row, and the share of padding.
 
-    The text is empty and the share is 0 for packed documents, and if the corpus is not prepared yet.
+    The text is empty and the share is 0 if documents are packed or the corpus is not prepared yet.
     """
     if as_rows is None or not as_rows.rows:
         return "", 0.0

@@ -27,11 +27,11 @@ Memory for one fp32 bucket of this size is reserved. DeepSpeed's default is ten 
 device.
 """
 GATHERED = 1_000_000_000
-"""DeepSpeed's stage3_max_live_parameters: largest number of elements that ZeRO 3 keeps gathered."""
+"""DeepSpeed's stage3_max_live_parameters: maximum number of elements that ZeRO 3 keeps gathered."""
 SCORES = 256 * 2**20
-"""Largest size of the vocabulary scores that are in memory at once [bytes]; see adapt.model.linear_losses."""
+"""Maximum size of the logits (vocabulary scores) in memory at once [bytes]; see adapt.model.linear_losses."""
 PROCESS_CPU = 1.0 * GIB
-"""Memory of a worker on CPUs for Python and libraries, with freed memory that the allocator keeps [bytes]."""
+"""Memory of a worker on CPUs for Python and libraries, and freed memory that the allocator keeps [bytes]."""
 PROCESS_GPU = 0.8 * GIB
 """Memory of the CUDA context, its kernels and the workspaces of libraries [bytes]."""
 
@@ -44,7 +44,7 @@ _RMS_NORM = (3, 28)  # RMSNorm runs several elementary operations in fp32
 _INNER = {False: 2, True: 4}  # keyed by whether the feed-forward layer is gated
 _INNER_WRITTEN_OUT = 5
 _WRITTEN_OUT = {"gelu_new", "gelu_fast", "gelu_python", "gelu_accurate", "quick_gelu"}
-"""Activations that transformers implements by elementary operations, each of which stores its input."""
+"""Activations that `transformers` composes of elementary operations, each of which stores its input."""
 _DISENTANGLED = "deberta", "deberta-v2"
 """Model types whose attention stores two more matrices: scores between tokens and relative positions."""
 _RELATIVE = 512
@@ -63,16 +63,16 @@ class Memory:
     parameters: float
     gradients: float
     optimizer: float
-    """AdamW's two averages, and DeepSpeed's fp32 copy of the parameters at ZeRO 1 to 3."""
+    """AdamW's two moments, and DeepSpeed's fp32 copy of the parameters at ZeRO 1 to 3."""
     buffers: float
     """DeepSpeed's buckets and gathered parameters."""
     method: float
     """Tensors that the method holds during the whole training run."""
     casts: float
-    """Copies of the parameters that autocast or the method creates, and autograd stores."""
+    """Copies of the parameters that autocast or the method creates and that autograd keeps for the backward pass."""
     activations: float
     loss: float
-    """Vocabulary scores of one piece of the batch, their gradients, and the gradient of the language-model head."""
+    """Logits of one piece of the batch, their gradients, and the gradient of the language-model head."""
     process: float
     host: float = 0.0
     """State that `offload` moves to the machine's memory. The total does not contain this state."""
@@ -111,7 +111,7 @@ class Demand:
     """Number of copies of each row in a pass. It is above 1 if the method compares several views of a row."""
     method: Method = field(default_factory=Method)
     training: TrainingConfig = field(default_factory=TrainingConfig)
-    """Training settings, which name the frozen parameters."""
+    """Training settings, including the names of the frozen parameters."""
 
     @classmethod
     def of(
@@ -119,8 +119,8 @@ class Demand:
     ) -> "Demand":
         """Reads the settings from a configuration.
 
-        For a range of workers, these are the settings for the smallest number, because each worker then has the
-        largest part of ZeRO's state.
+        If the number of workers is a range, these are the settings for the minimum number, because each worker then has
+        the largest part of ZeRO's state.
 
         Args:
             config: configuration of the job.
@@ -245,7 +245,7 @@ def _loss(size: ModelSize, setting: Demand) -> float:
 USED = 0.8
 """Share of the memory that an automatic micro-batch may fill. The estimate is inexact, and allocators waste memory."""
 CPU_TOKENS, GPU_TOKENS = 8_192, 65_536
-"""Largest number of tokens per pass of an automatic micro-batch.
+"""Maximum number of tokens per pass with an automatic micro-batch, on CPUs and on GPUs.
 
 With this many tokens, devices multiply matrices at their full rate, so that more tokens would only need more memory.
 """
@@ -300,7 +300,8 @@ def micro_batch_sizes(config: Config, on_gpu: bool) -> list[int]:
     """Returns the micro-batches that `auto` chooses from, in the order in which they are tried.
 
     These are the divisors of a worker's share of the batch, largest first, up to a limit of tokens per pass. A method
-    that compares rows needs more work in several passes than in one, so the whole share is tried first.
+    that compares rows needs more work in several passes than in one, so the whole share is tried first even if it
+    exceeds the limit.
     """
     share, _ = micro_batch(replace(config.training, micro_batch="auto"), config.resources.workers)
     most = max(1, (GPU_TOKENS if on_gpu else CPU_TOKENS) // config.training.sequence_length)

@@ -41,7 +41,7 @@ def passes(
     document_length: float | None,
     folder: Path,
 ) -> tuple[int, int]:
-    """Returns the micro-batch and the number of passes per step, for the present number of ranks.
+    """Returns the micro-batch and the number of passes per step, for the current number of ranks.
 
     With `auto`, each rank determines the largest micro-batch that fits, by the memory estimate. On a GPU, a trial pass
     also tests the micro-batch. All ranks then use the smallest of the ranks' micro-batches. The estimate is based on
@@ -87,7 +87,7 @@ def passes(
 def _cut(training: TrainingConfig, workers: Workers, most: int | None = None) -> tuple[int, int]:
     """Returns the micro-batch and the number of passes per step.
 
-    The micro-batch does not depend on the present number of ranks, but the number of passes does.
+    The micro-batch does not depend on the current number of ranks, but the number of passes does.
     """
     size, _ = micro_batch(training, workers, most)
     return size, training.global_batch_size // (size * dist.get_world_size())
@@ -121,7 +121,7 @@ def trial_pass(
     precision: Precision,
     reserved: int = 0,
 ) -> None:
-    """Runs a forward and backward pass that needs the most memory: one document fills each row.
+    """Runs the forward and backward pass that needs the most memory, in which one document fills each row.
 
     Afterwards, the model has no gradients and the memory is free again.
 

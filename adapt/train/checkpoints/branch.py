@@ -2,8 +2,8 @@
 
 With the schedule `wsd`, a run stores its state before the cooldown of the learning rate.
 
-A longer run with the same settings takes exactly the same steps up to that state, because the order of data, masks and
-dropout are functions of (seed, step). The longer run therefore starts from the state (constant rate with cooldowns,
+A longer run with the same settings takes exactly the same steps up to that state, because the data order, the masks and
+the dropout are functions of (seed, step). The longer run therefore starts from the state (constant rate with cooldowns,
 Hägele et al., arXiv 2405.18392). A run whose method or mixture depends on the length of the run always starts at step
 0. Such a method or mixture declares this dependence in the stage's key.
 """
@@ -42,7 +42,7 @@ from adapt.train.training_run import CHECKPOINTS, as_inherited
 BRANCHES = "branch"
 """Subfolder of a training stage with the state at the start of the cooldown. The state is never pruned."""
 DEPENDS_ON_LENGTH = "depends_on_length"
-"""Entry of a stage's `what` that says that the steps of a method or a mixture depend on the length of the run."""
+"""Key in a stage's `what` that is set if the steps of the method or the mixture depend on the length of the run."""
 _LENGTH = ("max_steps", "max_tokens", "max_flops", "epochs", "cooldown_fraction")
 
 
@@ -144,7 +144,8 @@ def _fault(branch: Branch, secret: Secret) -> str | None:
     if fault := forgery_in(branch.folder, theirs) or content_fault(branch.folder, sealed):
         return fault
     if not sealed:
-        # Signs a state that an earlier version wrote unsigned, before hard links change the time that shows its age.
+        # Signs a state that an earlier version wrote unsigned. Hard links would later change the time stamp that shows
+        # its age.
         reseal(branch.folder, branch.folder.name, theirs)
     return None
 
@@ -182,7 +183,7 @@ def _but_for_length(version: int, what: Mapping[str, Any], inputs: Mapping[str, 
 
 
 def _same_rates(branch: Branch, training: TrainingConfig, steps: int, first: int) -> bool:
-    """Returns whether a run of `steps` steps has the learning rates of a branch's run up to the branch's state."""
+    """Returns whether a run of `steps` steps has the same learning rates as the branch's run up to the stored state."""
     theirs, last = TrainingConfig(**branch.record.what["training"]), branch.record.metrics["steps"]
     return branch.step <= steps and all(
         learning_rate(training, step, steps - first) == learning_rate(theirs, step, last - first)

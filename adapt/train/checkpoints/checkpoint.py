@@ -45,7 +45,7 @@ R = TypeVar("R")
 METHOD_FILE = "method.pt"
 """File in a checkpoint with the method's state."""
 _ARRIVAL_S, _QUIET_S = 300.0, 15.0
-"""Longest time that a failed rank waits until its last checkpoint is stored [s]. The rank gives up earlier if no part
+"""Maximum time that a failed rank waits until its last checkpoint is stored [s]. The rank gives up earlier if no part
 of the checkpoint arrives for `_QUIET_S`, because a lost rank uploads nothing. A failed upload ends the run by
 itself."""
 _NO_SPACE = 2**20
@@ -64,7 +64,7 @@ class Checkpoints:
         sealing: signs checkpoints, and verifies them before they are loaded.
         branches: folder on the same storage for the state after `branch_step`. This state is never pruned.
         branch_step: step after which a longer run can continue (see `adapt.train.checkpoints.branch`).
-        points: measurements of the model between steps. A checkpoint contains the weights that they keep. None if
+        points: measurements of the model between steps. A checkpoint contains the weights that `points` keeps. None if
             nothing is measured.
     """
 
@@ -80,7 +80,7 @@ class Checkpoints:
 
     @contextmanager
     def arriving(self) -> Iterator[None]:
-        """Delays an error of the block until the last checkpoint is stored.
+        """Delays an error raised in the block until the last checkpoint is stored.
 
         Otherwise, the error would end the ranks before they have uploaded the checkpoint. If a rank is lost, so that no
         more of the checkpoint arrives, the ranks do not wait: they start again from the last complete checkpoint.
@@ -191,7 +191,7 @@ class Checkpoints:
 
 
 def _newest(run_folder: Path, sealing: Sealing) -> list[Any]:
-    """Returns the newest whole checkpoint, the reason why this run did not write it (or None), and its digests."""
+    """Returns the newest complete checkpoint, why it cannot come from this run (None if it can), and its digests."""
     remove_torn(run_folder)
     newest = newest_whole(run_folder)
     return [newest, forgery_in(newest, sealing), digests_of(newest)] if newest else [None, None, {}]

@@ -27,7 +27,7 @@ _WISH, _ASK, _END, _LEAVE = 1, 2, 4, 8
 nodes are about to leave. _END: the run should end after a checkpoint. _LEAVE: the ranks should start again on other
 nodes after the checkpoint."""
 _LAST_S = 30.0
-"""Time between the last checkpoint and the end of a leaving node [s]. The checkpoint saves steps since the notice."""
+"""Time between the last checkpoint and the loss of a node [s]. The checkpoint keeps the steps made since the notice."""
 _UNTOLD_S = 120.0
 """Assumed time until a node leaves if its notice has no deadline [s]."""
 

@@ -1,9 +1,9 @@
 """Converts a checkpoint to one folder per parameter, which any number of ranks can load at any ZeRO stage.
 
 DeepSpeed's own conversion, to "universal" checkpoints, is not sufficient. It does not support stage 0, and its
-checkpoints can be loaded only at the stage that wrote them (1 and 2 count as one stage). At stage 3, all parameters get
-the weight decay of the first parameter group. Therefore, DeepSpeed only joins the shards here, and this module adds the
-files that DeepSpeed's loaders need at any stage.
+checkpoints can be loaded only at the stage that wrote them (1 and 2 count as one stage). At stage 3, it gives all
+parameters the weight decay of the first parameter group. Therefore, DeepSpeed only joins the shards here, and this
+module adds the files that DeepSpeed's loaders need at any stage.
 """
 
 import os

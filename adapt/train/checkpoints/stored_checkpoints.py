@@ -264,9 +264,9 @@ def remove_forged(run_folder: Path, sealing: Sealing) -> None:
 
 
 def mend_run(run_folder: Path, sealing: Sealing) -> None:
-    """Prepares a run's folder for a start. Removes incomplete and forged checkpoints, and an outdated list.
+    """Prepares a run's folder for a start: removes incomplete and forged checkpoints, and Ray Train's outdated list.
 
-    Ray Train would fail if its list named checkpoints that are missing.
+    Ray Train would fail if this list named checkpoints that are missing.
 
     Raises:
         StorageError: as in `remove_forged`.
@@ -332,8 +332,8 @@ def checkpoint_files(folder: Path) -> list[Path]:
     """Returns the files that determine the weights of a checkpoint: its state and DeepSpeed's file of weights.
 
     Raises:
-        ModelError: the checkpoint is incomplete, or its weights are divided over ranks. Or its training run is not
-            finished, or used a method that converts the weights to a model only at the end of the run.
+        ModelError: the checkpoint is incomplete, its weights are divided over ranks, its training run is not finished,
+            or the run used a method that converts the weights to a model only at the end.
     """
     if not is_whole(folder):
         raise ModelError(f"the checkpoint {folder} is cut short", "name another step's checkpoint")

@@ -76,7 +76,7 @@ STYLES = (
 
 
 def docx(paragraphs: Sequence[str], headings: bool = False, body: str = "") -> bytes:
-    """Returns a Word document. With `headings`, each paragraph has a heading in a German style."""
+    """Returns a Word document. With `headings`, each paragraph has a heading whose style has a German name."""
     parts = []
     for number, text in enumerate(paragraphs, start=1):
         if headings:
@@ -120,7 +120,7 @@ def zipped(files: Mapping[str, str | bytes]) -> bytes:
 
 
 def warc(records: Sequence[tuple[str, str, bytes]]) -> bytes:
-    """Returns a web archive with an HTTP response for each status, media type and content."""
+    """Returns a web archive with one HTTP response per record. A record is (status, media type, content)."""
     out = []
     for number, (status, media_type, content) in enumerate(records):
         head = f"HTTP/1.1 {status}\r\nContent-Type: {media_type}\r\nContent-Length: {len(content)}\r\n\r\n".encode()

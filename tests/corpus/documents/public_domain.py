@@ -55,6 +55,6 @@ SENTENCES = TEXT.strip().splitlines()
 
 
 def paragraphs(count: int, seed: int, sentences: int = 4) -> list[str]:
-    """Returns different paragraphs, each of some sentences in random order."""
+    """Returns random paragraphs, each with `sentences` different sentences in random order."""
     draw = random.Random(seed)
     return [" ".join(draw.sample(SENTENCES, sentences)) for _ in range(count)]

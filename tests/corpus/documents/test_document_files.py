@@ -82,7 +82,7 @@ def ended() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Writes a file of lines of text."""
+    """Writes a text file with one document per line."""
     return write(tmp_path_factory.mktemp("lines"), {"j.txt": "".join(f"{text}\n" for text in PARAGRAPHS)}) / "j.txt"
 
 

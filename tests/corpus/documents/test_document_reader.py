@@ -92,7 +92,7 @@ SOURCES = {"markdown": MARKDOWN, "rst": RST, "tex": TEX}
 
 
 def plain(text: str) -> str:
-    """Replaces white space and line breaks in a text by single spaces."""
+    """Replaces white space and line breaks in a text with single spaces."""
     return " ".join(text.split())
 
 
@@ -254,7 +254,7 @@ DEEP = f'<w:document xmlns:w="{WORD}">' + "<w:p>" * 1000 + "</w:p>" * 1000 + "</
 
 
 def expanding(encoding: str) -> bytes:
-    """Returns the XML of a Word document that contains an XML entity, in an encoding."""
+    """Returns the XML of a Word document that contains an XML entity, in the given encoding."""
     text = f'\ufeff{ENTITIES}<w:document xmlns:w="{WORD}"><w:p><w:r><w:t>&b;</w:t></w:r></w:p></w:document>'
     return text.encode(encoding)
 

@@ -136,7 +136,7 @@ def test_the_digest_depends_on_content_and_order(folder: Path, digests: Digests)
     assert both == manifest(["data/moved.txt", "data/b.jsonl"], digests).digest
 
     (folder / "c.txt").write_text("C.txt")
-    # the changed file has the same size, and a modification time before the first reading
+    # the change keeps the size, and the modification time is set to before the file was first read
     os.utime(folder / "c.txt", ns=(1, 1))
     assert both != manifest(["data/c.txt", "data/b.jsonl"], digests).digest
 
@@ -215,7 +215,7 @@ def test_a_file_url_is_the_file(folder: Path) -> None:
 
 @pytest.fixture
 def store() -> Iterator[Any]:
-    """Writes files into fsspec's memory store, which gives no digests of contents."""
+    """Writes files into fsspec's memory store, which provides no checksums of file contents."""
     memory = fsspec.filesystem("memory")
     for name in ("b.jsonl", "a.jsonl.gz", "deep/c.txt", "notes.doc"):
         memory.pipe(f"/bucket/{name}", name.encode())

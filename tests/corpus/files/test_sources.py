@@ -37,7 +37,7 @@ TEXTS = [f"text number {number}" * (number % 7 + 1) for number in range(2000)]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Writes the same texts in many formats and an empty file, and reduces the size of an item to 10,000 bytes."""
+    """Writes an empty file, and the same texts in many formats. Reduces the maximum size of an item to 10,000 bytes."""
     lines = "".join(json.dumps({"text": text, "id": number}) + "\n" for number, text in enumerate(TEXTS))
     (tmp_path / "a.jsonl").write_text(lines)
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines.encode()))

@@ -21,7 +21,7 @@ CONTENT = b"".join(f"line number {number}\n".encode() for number in range(20_000
 
 
 class Flaky(MemoryFileSystem):
-    """A store in which an open file fails after every `every` bytes. There are at most `most` failures in total."""
+    """A store whose files raise an error when `every` bytes have been read, at most `most` times in total."""
 
     protocol = "flaky"
     cachable = False

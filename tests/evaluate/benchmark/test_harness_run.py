@@ -34,7 +34,7 @@ def run_of(decoder: Path, tasks: Path, *names: str, functions: list[str] | None 
 
 
 def log_likelihood(decoder: Path, context: str, answer: str) -> float:
-    """Computes log p(answer | context) with transformers alone [nats]."""
+    """Computes log p(answer | context) [nats] with the library `transformers`, without the harness."""
     tokenizer, model = load_tokenizer(decoder), GPT2LMHeadModel.from_pretrained(decoder).eval()
     both, first = tokenizer(context + answer)["input_ids"], len(tokenizer(context)["input_ids"])
     if not context:  # without context, the harness adds a start token, even if the tokenizer has already added one

@@ -1,4 +1,4 @@
-"""Compares the contrastive loss of DAS with a slow computation by loops that embeds every document separately."""
+"""Compares the contrastive loss of DAS with a slow reference that loops over documents and embeds them separately."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -57,7 +57,7 @@ def rows(texts: list[Tensor]) -> Corrupted:
 
 
 def by_hand(first: Tensor, second: Tensor, previous: Tensor | None) -> Tensor:
-    """Computes the contrastive loss of each document from its formula, by loops."""
+    """Computes the contrastive loss of each document from the formula, with loops."""
 
     def closeness(one: Tensor, other: Tensor) -> Tensor:
         return (cosine_similarity(one, other, dim=0) / TEMPERATURE).exp()
@@ -96,7 +96,7 @@ def gradients(model: Any, loss: Tensor) -> dict[str, Tensor]:
 def passed(contrast: Contrast, model: Any, *parts: Corrupted) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Runs the passes of one step and returns the summed loss, the contrast per document, and the gradients.
 
-    The gradients are gradients of the summed loss plus the mean contrast.
+    Gradients are computed for the summed loss plus the mean contrast.
     """
     model.zero_grad()
     total, every = torch.zeros(()), []
@@ -137,7 +137,7 @@ def test_documents_are_compared_in_groups_of_about_equal_size(most: int, sizes: 
 @pytest.mark.parametrize("cost", ["exact", "lean"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_packed_documents_give_the_same_contrast_as_separate_ones(family: str, cost: Any, known: bool) -> None:
-    """Compares losses and gradients. Only cost `exact` passes gradients through the view with importance gates."""
+    """Compares losses and gradients. Only cost `exact` backpropagates through the view with importance gates."""
     model, texts = ready(family), documents(*LENGTHS)
     gates, values = (Gates(model), importance(model)) if known else (None, None)
     seen = rows(texts)
@@ -161,7 +161,7 @@ def test_injected_dropout_is_in_every_view_except_the_objectives(
 ) -> None:
     """Checks that the contrast's views have dropout, and that the objective's loss has no dropout.
 
-    The test replaces dropout by a constant factor, so that it can recompute each view document by document.
+    The test replaces dropout with a constant factor, so that it can recompute each view document by document.
     """
     monkeypatch.setattr("adapt.method.das.contrast.QuickDropout", lambda p: lambda states: p * states)
     model, texts = ready(family).train(), documents(*LENGTHS)

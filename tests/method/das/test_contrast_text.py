@@ -1,4 +1,4 @@
-"""Tests DAS with `contrast_text: general`: documents of the domain get the objective's loss and no contrast."""
+"""Tests DAS with `contrast_text: general`: documents of the domain have the objective's loss but no contrast."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ TEXTS = documents(*LENGTHS, 3, 8, 2, 11, 1)
 FIRST = 100
 NUMBERS = 4, 107, FIRST, 99, 120
 GENERAL = 3, 4, 5, 6, 8, 9
-"""Indices of the general documents in TEXTS. The number of a general document's row is FIRST (100) or more."""
+"""Indices of the general documents in TEXTS. These documents are in rows whose number is FIRST (100) or more."""
 
 
 def mixed(numbers: tuple[int, ...] = NUMBERS) -> Corrupted:

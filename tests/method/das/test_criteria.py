@@ -1,6 +1,6 @@
 """Tests measures of importance.
 
-The gradient at a unit's gate must follow from the gradients of the parameters that produce the unit's output.
+Expected gradients at gates are computed from the gradients of the parameters that produce a unit's output.
 """
 
 import copy
@@ -260,7 +260,7 @@ ZERO = MeasureSettings()
 def one_by_one(model: Any, values: dict[str, Tensor]) -> dict[Kind, Tensor]:
     """Sums values over each unit's weights.
 
-    A unit's weights are the weights that get a value from `by_parameter` when only this unit has the value 1.
+    A unit's weights are those to which `by_parameter` assigns a value when only this unit has the value 1.
     """
     counts = unit_counts(model)
     found = {kind: torch.zeros(2, size) for kind, size in counts.items()}

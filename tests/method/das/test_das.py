@@ -55,7 +55,7 @@ def passed(method: Das, model: Any, *parts: Corrupted) -> tuple[Tensor, Tensor, 
 
 
 def contrast_of(texts: list[Tensor]) -> Tensor:
-    """Computes the expected contrast per document without importance gates, by the loops of test_contrast."""
+    """Computes the expected contrast per document without importance gates, with the loops of test_contrast."""
     return separately(ready("bert"), texts, "lean", None, None)
 
 
@@ -122,7 +122,7 @@ def test_without_a_contrast_it_adds_nothing(learnt: dict[str, Path]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("cost", "backend"), [("exact", "inductor"), ("lean", "aot_eager"), ("economy", "aot_eager")])
 def test_a_compiled_model_computes_the_same(cost: Any, backend: str, tiny_bert: Path, tmp_path: Path) -> None:
-    """Compares a model with a model whose layers are traced.
+    """Compares a model with the same model whose layers are traced.
 
     With `inductor`, the first layer is also compiled, which takes about 15 s.
     """

@@ -187,7 +187,7 @@ def test_the_only_unit_of_a_layer_has_no_importance() -> None:
 
 
 def test_the_published_formula_protects_units_far_below_the_mean() -> None:
-    """Checks a unit far below the mean. Normalization `paper` makes it important, `positive` and `rank` give it 0."""
+    """Checks a unit far below the mean. Normalization `paper` makes it important. `positive` and `rank` give it 0."""
     given = {kind: torch.tensor([[0.0, *[10.0 + each / 10 for each in range(9)]]]) for kind in KINDS}
     lowest = {how: normalize(given, how)["inner"][0, 0].item() for how in HOWS}
     assert lowest["paper"] > 0.95
@@ -279,7 +279,7 @@ def tokens_importance(vocabulary: int = VOCABULARY) -> Tensor:
 
 
 def keep_of(model: Any, embedding: bool = True) -> dict[str, Tensor]:
-    """Returns 1 - I for each parameter under the masks of `masked`, and 1 for parameters without a mask."""
+    """Returns 1 - I for each parameter that `masked` masks, and 1 for parameters without a mask."""
     found = {name: torch.ones(()) for name, _ in model.named_parameters()}
     found |= {name: 1 - each for name, each in by_parameter(model, importance(model)).items()}
     if embedding:
@@ -298,7 +298,7 @@ def masked(model: Any, target: Target = "update", embedding: bool = True) -> Sof
 
 
 def weight_in_use(model: Any, name: str) -> Tensor:
-    """Returns the masked weight that the layer computes with. Its gradient is passed to the named parameter."""
+    """Returns the masked weight that the layer computes with. Its gradient flows to the parameter `name`."""
     module, _, part = name.rpartition(".")
     found: Tensor = in_use(model.get_submodule(module), part)
     return found
@@ -432,7 +432,7 @@ def test_a_tied_head_is_masked_with_the_embeddings_and_a_free_one_is_not(family:
 
 
 def test_earlier_hooks_stay() -> None:
-    """Checks that masking keeps forward hooks, which the gates of units use, for example."""
+    """Checks that masking keeps earlier forward hooks. The gates of units use such hooks, for example."""
     model, called = ready("bert"), []
     model.bert.encoder.layer[0].output.dense.register_forward_hook(lambda *_: called.append(1))
     masked(model)

@@ -21,7 +21,7 @@ from tests.train.toy import GLOBAL_BATCH, Case, Objective, feed, model, moments,
 has_bf16 = torch.cpu.get_capabilities().get("avx512_bf16", False)
 FREE = {"max_gradient_norm": 0.0}
 NOTHING = 1e-6
-"""Dropout rate that is too small to drop anything, because ranks draw different random numbers."""
+"""Dropout rate too small to drop anything, so that results are comparable although ranks draw different numbers."""
 FIRST_GENERAL = 5
 """Number of the first row of general text.
 

@@ -1,4 +1,4 @@
-"""Tests that the reservoir samples rows uniformly, does not depend on ranks, and never exceeds its limit [bytes]."""
+"""Tests that the reservoir samples rows uniformly, does not depend on ranks, and never exceeds its limit in bytes."""
 
 import numpy as np
 import pytest
@@ -146,7 +146,7 @@ def test_a_restored_reservoir_keeps_and_refuses_the_same_rows() -> None:
 
 
 def test_a_bound_without_rows_is_saved() -> None:
-    """Checks a reservoir that stayed empty, because the first row was larger than the reservoir's limit [bytes]."""
+    """Checks a reservoir that stayed empty, because the first row had more bytes than the reservoir's limit."""
     before = Reservoir(row(0.5).bytes - 1)
     before.offer([row(0.3)])
     assert (before.rows, before.bound) == ([], 0.3)

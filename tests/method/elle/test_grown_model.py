@@ -66,8 +66,8 @@ def test_electra_grows_with_states_as_wide_as_its_embeddings() -> None:
 def test_one_more_unit_by_hand() -> None:
     """Checks the growth from two units to three, where the third unit copies the second.
 
-    The second and third unit get the count 2. The weights that read them are halved, so both together have the effect
-    of the original unit.
+    The second and third unit get the count 2. The weights that read these two units are halved, so together they have
+    the effect of the original unit.
     """
     axis = Axis(torch.tensor([0, 1, 1]))
     assert axis.copies.tolist() == [1, 2, 2]

@@ -77,7 +77,7 @@ def test_each_text_has_the_prompt_of_its_own_domain(tmp_path: Path) -> None:
 
 
 def test_an_unused_prompt_has_a_gradient_of_0(tmp_path: Path) -> None:
-    """Checks that an unused prompt has gradient 0, not None, so that the optimizer acts equally at all ZeRO stages."""
+    """Checks that an unused prompt has gradient 0, not None, so that the optimizer does the same at all ZeRO stages."""
     method, toy = second(tmp_path)
     for loss, extra in method.losses(toy, parts(), Objective(), 1, predictions=37):
         assert extra is not None

@@ -100,7 +100,7 @@ def logits(model: Any) -> torch.Tensor:
 
 
 def test_moments_sum_over_all_inputs_of_each_layer() -> None:
-    """Compares measured moments with the moments of recorded layer inputs, which contain no padding."""
+    """Compares the measured moments with moments computed from recorded layer inputs, which contain no padding."""
     model, objective = toy.model().eval(), toy.Objective()
     batches = [(number, Batch.of(toy.columns(number))) for number in range(2)]
     seen: dict[str, list[np.ndarray]] = {name: [] for name in shared_inputs(model)}

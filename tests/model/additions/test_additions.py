@@ -21,7 +21,7 @@ IDS = torch.tensor([[2, 31, 32, 4, 3]])
 
 
 class Shifted(nn.Module):
-    """An added module that adds `times` its vector to the states of the last layer."""
+    """An added module that adds `times` times its vector to the states of the last layer."""
 
     def __init__(self, width: int, times: int) -> None:
         super().__init__()

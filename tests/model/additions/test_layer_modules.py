@@ -60,7 +60,7 @@ def test_new_adapters_change_nothing_and_trained_ones_do(family: str, form: str)
 
 
 class Written(nn.Module):
-    """Replaces the last layer of a block. Computes this layer and adds the adapter's formula explicitly."""
+    """Replaces the last layer of a block. Adds the adapter's output, computed by formula, to the layer's output."""
 
     def __init__(self, last: Any, adapter: Any) -> None:
         super().__init__()

@@ -52,7 +52,7 @@ def vectors_of(model: Any, number: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_document_begins_with_the_prompt(family: str) -> None:
-    """Compares a model with a prompt with a plain model that gets the vectors.
+    """Compares a model that has a prompt with a plain model that gets the prompt's vectors as input.
 
     Compares losses and the states of all layers, for packed documents of different lengths and for separate rows.
     """

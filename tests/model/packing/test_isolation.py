@@ -1,4 +1,4 @@
-"""Tests whether a model gets packed documents or rows. A model that mixes documents in either form is refused."""
+"""Tests whether a model gets documents packed or as rows. A model that mixes documents in every form is refused."""
 
 import pytest
 import torch

@@ -51,7 +51,7 @@ def letters(pieces: list[str]) -> Ragged:
 
 
 def tokens(table: PieceTable, *pieces: str) -> list[str]:
-    """Looks pieces up in the table, and returns their text as spelt by the found token ids."""
+    """Looks pieces up in the table, and decodes the token ids that the table returns for each piece."""
     numbers = table.numbers([piece.encode() for piece in pieces])
     return ["".join(map(chr, ids)) for ids in table.tokens(numbers).lists(IDS)]
 

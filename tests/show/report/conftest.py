@@ -1,4 +1,4 @@
-"""Provides an invented study and its report to all tests that do not change them."""
+"""Provides a synthetic study and its report to all tests that do not change them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Creates searches with invented results, for tests of reports."""
+"""Creates searches with synthetic results, for tests of reports."""
 
 import json
 from math import log10
@@ -17,7 +17,7 @@ def figure(value: float, width: float = 0.0) -> dict[str, float | None]:
 
 
 def score_of(rate: float, fraction: float) -> float:
-    """Returns an invented dev score.
+    """Returns a synthetic dev score.
 
     It is highest at a learning rate of 3e-4, and slightly higher for smaller fractions.
     """

@@ -1,4 +1,4 @@
-"""Creates sequences of domains with invented results, for tests of reports."""
+"""Creates sequences of domains with synthetic results, for tests of reports."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -70,7 +70,7 @@ def entry(fake: Fake, values: Mapping[str, str], metrics: Mapping[str, Any]) -> 
 
 
 def fake_sequences(root: Path, orders: Sequence[str] = tuple(ORDERS), seeds: int = SEEDS) -> Study:
-    """Makes a study of three methods in each order, separate models and a joint model."""
+    """Makes a study of three methods, separate models and a joint model, with one sequence per order and seed."""
     fake = Fake(root)
     entries = [
         entry(

@@ -1,4 +1,4 @@
-"""Creates studies with invented results, for tests of reports."""
+"""Creates studies with synthetic results, for tests of reports."""
 
 import hashlib
 import json
@@ -47,11 +47,11 @@ RESULTS: dict[str, type[Any]] = {
     "search": Searched,
     "confirm": Confirmed,
 }
-"""Classes of the results that this module invents, keyed by kind of stage."""
+"""Classes of the synthetic results, keyed by kind of stage."""
 
 
 def finished(record: Record) -> Finished[Any]:
-    """Returns a record with its result. Fields that the result needs and the record lacks get invented values."""
+    """Returns a record with its result. Fields that the result needs and the record lacks get synthetic values."""
     kind = RESULTS[record.stage]
     return Finished(replace(record, metrics=plain_values(made_up(kind, **record.metrics))), kind)
 
@@ -64,7 +64,7 @@ def loss_change(text: Any, before: float, after: float, half: float = 0.02, **mo
 
 
 class Fake:
-    """Writes invented records below a folder."""
+    """Writes synthetic records below a folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

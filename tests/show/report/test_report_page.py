@@ -48,7 +48,7 @@ class Checked(HTMLParser):
 
 
 def both(html: Path) -> tuple[str, str]:
-    """Returns the text of the HTML page, and the Markdown report from the same folder without backslashes."""
+    """Returns the text of the HTML page, and the Markdown report in its folder with all backslashes removed."""
     page = Checked(html.read_text(encoding="utf-8")).text
     return " ".join(page.split()), html.with_name("report.md").read_text(encoding="utf-8").replace("\\", "")
 

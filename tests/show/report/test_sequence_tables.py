@@ -56,7 +56,7 @@ def study(tmp_path: Path) -> Study:
 
 
 def shown(study: Study) -> dict[str, dict[str, tuple[str, str]]]:
-    """Returns the table of costs: for each method and column, the text and the small line of the cell."""
+    """Returns the table of costs: for each method and column, the cell's text and its line in small print."""
     table = sequence_costs(sequences_of(study))
     assert table
     return {

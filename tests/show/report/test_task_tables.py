@@ -110,7 +110,7 @@ def test_a_reliability_diagram_joins_the_seeds(results):
 
 
 def test_trainings_show_retrieval_if_one_measured_it(tmp_path):
-    """Training runs without retrieval have empty cells in its columns. If no run measured it, they are absent."""
+    """Training runs that measured no retrieval have empty cells. The columns are absent if no run measured it."""
     estimates = [Estimate(value, value - 0.01, value + 0.01) for value in (0.3, 0.5, 0.2)]
     of = [made_up(Retrieved, mean_cosine=value) for value in (0.9, 0.4)]
     change = RetrievalChange({"ndcg_at_10": MeasureChange(*estimates)}, *of)

@@ -118,7 +118,7 @@ def test_one_length_or_no_share_that_suffices_is_said_or_left_out() -> None:
     (finding,) = law_findings(ComparableModels([base, *found.models[1:]]))
     assert finding.text.startswith("No share up to 50% keeps")
     assert finding.tone == "open"
-    # Without the base's loss on general text, replay has no loss to preserve.
+    # Without the base's loss on general text, it is unknown which loss replay should keep.
     assert law_findings(ComparableModels(found.models[1:])) == []
 
 

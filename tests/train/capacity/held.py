@@ -54,8 +54,8 @@ def most_held(zero_stage: int) -> tuple[int, int]:
 def settling() -> Iterator[None]:
     """Yields three times within 40 ms, so that the caller can measure memory three times.
 
-    The thread of gloo that has finished an all-reduce may keep its buffer, which is as large as all gradients, for a
-    moment after the call has returned. Later counts do not contain the buffer.
+    A gloo thread may keep the buffer of an all-reduce, which is as large as all gradients, for a moment after the call
+    has returned. Later measurements do not contain the buffer.
     """
     for pause in (0.0, 0.01, 0.03):
         time.sleep(pause)

@@ -109,9 +109,9 @@ def test_the_device_is_measured_in_a_separate_process() -> None:
 
 
 def test_the_device_of_workers_on_a_cluster(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two workers with one CPU each share the memory of the test's cluster, which has 2 CPUs.
+    """Two workers with one CPU each share the memory of the cluster's only node, which has 2 CPUs.
 
-    A third worker of the 8 does not fit on the cluster's node, and a worker that needs 3 CPUs fits on no node.
+    Of 8 workers, only two fit on this node. A worker that needs 3 CPUs fits on no node.
     """
     # the device is not known, so a Ray task examines the node
     monkeypatch.setattr(device, "known_device", lambda _: None)

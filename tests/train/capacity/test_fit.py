@@ -118,7 +118,7 @@ def test_a_refusal_names_the_nearest_configuration_that_fits(job: Config, device
 
 
 def applied(job: Config, fix: str) -> Config:
-    """Applies the arguments that an error message suggests as its fix to a configuration, as the command line does."""
+    """Changes a configuration by the arguments that an error's fix suggests, as the command line would."""
     given = parse(["--corpus.paths=x", *fix.removeprefix("this fits: ").split()], "")
     for name in re.findall(r"--(\S+)", fix):
         section, field = name.split(".")
@@ -146,7 +146,10 @@ def test_suggested_changes_go_from_harmless_to_expensive(workers: int, device: D
 
 
 def test_a_range_of_workers_must_fit_with_the_fewest() -> None:
-    """With the fewest workers, each holds the largest part of the state. Passes do not depend on the number."""
+    """With the minimum number of workers, each worker holds the largest part of the state.
+
+    One micro-batch is used for all numbers of workers in the range.
+    """
     found, few, many = (fit(config(workers, 3), ROBERTA, gpu(24)) for workers in ((2, 8), 2, 8))
     assert found.memory.optimizer == few.memory.optimizer == 4 * many.memory.optimizer
     assert many.micro_batch % found.micro_batch == 0

@@ -1,4 +1,4 @@
-"""Tests FLOPs against torch's own count of the operations of small models."""
+"""Tests our FLOPs formulas against torch's own count of the operations of small models."""
 
 from dataclasses import replace
 from math import ceil
@@ -55,7 +55,7 @@ def size_of(tmp_path):
 
 
 def rows(predicted: int, documents: int = 1) -> Corrupted:
-    """Returns full rows with the requested number of documents and of predictions per row."""
+    """Returns full rows, each with the requested number of documents and of predicted tokens."""
     draw = torch.Generator().manual_seed(0)
     tokens = torch.randint(5, VOCABULARY, (ROWS, LENGTH), generator=draw)
     positions = torch.zeros(ROWS, LENGTH, dtype=torch.bool)
@@ -67,7 +67,7 @@ def rows(predicted: int, documents: int = 1) -> Corrupted:
 
 def counted(model: torch.nn.Module, corrupted: Corrupted, backward: bool) -> int:
     objective = CausalLanguageModelling()  # all objectives compute their loss in this way
-    # Uses attention as matrix products, because torch does not count the FLOPs of its fused attention on CPUs.
+    # Computes attention as matrix products: torch does not count the FLOPs of its fused attention on CPUs.
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         loss = objective.loss(model, corrupted)
         if backward:
@@ -121,7 +121,7 @@ ADDED = [
 
 @pytest.mark.parametrize(("change", "config"), ADDED, ids=lambda each: getattr(each, "__name__", ""))
 def test_flops_of_parts_that_a_method_adds_to_layers(change, config: Config, size_of) -> None:
-    """A token passes through the parts of one domain only, even if the model has parts of earlier domains."""
+    """A token passes only through the added parts of one domain, even if the model has parts of earlier domains."""
     model = random_model("bert").eval()
     size = size_of(model)
     change(model)
@@ -142,7 +142,7 @@ def test_flops_with_recomputation(name: str, size_of) -> None:
     checkpoint(model)
     again = counted(model, rows(LENGTH), backward=True) / (ROWS * LENGTH)
     expected = training_flops(size, work, recompute=True) - training_flops(size, work)
-    # Recomputation in torch stops as soon as all needed tensors exist, possibly before a layer's last matrix.
+    # Recomputation in torch stops as soon as all needed tensors exist, possibly before a layer's last product.
     assert 0.7 * expected < again - plain <= 1.001 * expected
 
 

@@ -122,7 +122,7 @@ CASES = [
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(("name", "changes"), CASES)
 def test_activations_are_what_autograd_keeps(name: str, changes: dict, precision: str, tmp_path) -> None:
-    """The estimate has one layer more than the model, for gradients in the backward pass."""
+    """The estimate counts one layer more than the model has, to cover gradients in the backward pass."""
     model = random_model(name, **changes)
     model.save_pretrained(tmp_path)
     size = model_size(tmp_path)
@@ -210,9 +210,9 @@ def test_offload_moves_bytes_to_the_host(stage: int, offload: str) -> None:
 
 
 def test_the_estimate_against_deepspeeds_own() -> None:
-    """Different assumptions explain the difference to DeepSpeed's own estimate.
+    """Different assumptions explain the difference from DeepSpeed's own estimate.
 
-    DeepSpeed assumes 2 bytes per weight instead of our 4, and 16-bit gradients in addition to fp32 gradients.
+    DeepSpeed assumes 2 bytes per weight where we assume 4, and 16-bit gradients in addition to fp32 gradients.
     """
     from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
     from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs

@@ -55,7 +55,7 @@ def fail(size: int) -> None:
 
 
 class Noted(Method):
-    """Imitates a method that adds to the loss, and checks that a rank calls it without waiting for other ranks."""
+    """Imitates a method that adds a term to the loss. Checks that a rank calls it without waiting for other ranks."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -93,7 +93,8 @@ def chosen(
 ) -> tuple[int, int]:
     """Returns the micro-batch and the number of accumulation steps that a rank with an imitated device chooses.
 
-    The device is a GPU if `fails_above` is set. Trials with more rows than the rank's entry then run out of memory.
+    The device is a GPU if `fails_above` is set. A trial then runs out of memory if it has more rows than the rank's
+    entry in `fails_above`.
     """
     folder = folder or Path(tempfile.mkdtemp())
     rank = dist.get_rank()

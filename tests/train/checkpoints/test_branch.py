@@ -202,7 +202,7 @@ def test_the_time_of_the_other_run_is_not_counted(store: Store, monkeypatch, lin
 
 
 def test_a_record_has_only_the_runs_own_cost(monkeypatch) -> None:
-    """The run trained 6,000 tokens in 50 s on two devices, and inherited 9,000 tokens from another run.
+    """The run trained on 6,000 tokens in 50 s on two devices, and inherited 9,000 tokens from another run.
 
     The cost in the record counts only the run's own tokens and time. Result fields such as the number of tokens include
     the inherited part.
@@ -275,7 +275,7 @@ def test_a_longer_run_ends_as_if_trained_from_scratch(ranks, store: Store, world
 
 
 def test_a_run_that_was_killed_while_it_stored_its_state_stores_it_again(ranks, tmp_path) -> None:
-    """The killed run leaves a folder that may be incomplete and may come from another number of ranks."""
+    """The killed run leaves a folder that may be incomplete and may be from a different number of ranks."""
     torn = tmp_path / BRANCHES / "step-00000008"
     torn.mkdir(parents=True)
     (torn / "seal-1-of-3.json").write_text("{}")

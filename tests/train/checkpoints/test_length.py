@@ -1,4 +1,4 @@
-"""Tests what methods, mixtures and objectives declare: whether early steps depend on the run's length.
+"""Tests whether methods, mixtures and objectives declare correctly that early steps depend on the run's length.
 
 A declaration is compared with the state after the same number of steps of a shorter and a longer run.
 """
@@ -49,7 +49,7 @@ def test_no_method_is_left_out() -> None:
 
 
 def states(runs: list[Trained]) -> list[list[torch.Tensor]]:
-    """Returns for each run its state after BRANCH steps: the weights and the method's state."""
+    """Returns each run's state after BRANCH steps: the weights and the method's state."""
     return [_state(run) for run in runs]
 
 

@@ -19,7 +19,7 @@ from tests.train.toy import Case, build, feed
 
 
 class Clock:
-    """Replaces the module `time` by a clock that the test sets."""
+    """Replaces the module `time` with a clock that the test sets."""
 
     now = 1000.0
 
@@ -59,7 +59,7 @@ def test_a_request_is_seen_once(tmp_path: Path, clock: Clock) -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> list[float]:
-    """Returns the times at which Ray Train was asked for a pre-emption notice. In these tests, it never has one."""
+    """Returns the times at which Ray Train is asked for a preemption notice. There is no notice in these tests."""
     asked: list[float] = []
     monkeypatch.setattr("ray.train.get_preemption_info", lambda: asked.append(clock.now))
     return asked

@@ -41,7 +41,7 @@ def test_a_run_resumes_with_other_ranks_and_at_another_stage(ranks, saved, unint
 
 
 def test_whole_weights_are_read_for_averages_whatever_the_ranks(saved):
-    """Checkpoints of ZeRO stages 0 to 2 have whole weights, which `merge.kind average` reads. Stage 3 has parts."""
+    """Checkpoints of ZeRO stages 0 to 2 have whole weights, which `merge.kind average` reads. Stage 3 saves parts."""
     shapes = [shape for shape in SHAPES if shape[1] < 3]
     read = [weights_in_file(saved[shape] / WEIGHTS_FILE) for shape in shapes]
     first = read[0]

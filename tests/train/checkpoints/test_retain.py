@@ -1,4 +1,4 @@
-"""Tests that a checkpoint's files show whether it is complete, at whatever moment its run was killed."""
+"""Tests that a checkpoint's files show whether the checkpoint is complete, no matter when its run was killed."""
 
 import hashlib
 import json

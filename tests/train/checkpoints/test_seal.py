@@ -45,7 +45,7 @@ def flip(file: Path) -> None:
 
 
 def unsigned(folder: Path) -> None:
-    """Replaces the seals by unsigned seals, which earlier versions wrote."""
+    """Replaces the seals with unsigned seals, as earlier versions wrote them."""
     for file in seal_files(folder):
         file.write_text(json.dumps(dict(Seal.read(file).sizes)))
 
@@ -66,7 +66,7 @@ def test_a_flipped_bit_is_noticed_in_the_file_of_any_rank(tmp_path: Path, file: 
 
 
 def resealed(folder: Path) -> None:
-    """Changes a file, and replaces the seals by seals that are signed with another key."""
+    """Changes a file, and replaces the seals with seals that are signed with another key."""
     flip(folder / "state" / "optimizer-0.pt")
     for rank in range(2):
         seal(folder, rank, 2, sealing=replace(SEALING, secret=Secret(b"another key", 0.0)))
