@@ -97,7 +97,8 @@ def _check_section(name: str, section: GenerateConfig | SynthesizeConfig, config
     """Raises an error if settings contradict each other, or if a cleaning block is unknown."""
     if section.min_length > section.max_length:
         raise ConfigError(
-            f"{name}.min_length {section.min_length} is above {name}.max_length {section.max_length}", "lower it"
+            f"{name}.min_length {section.min_length} is above {name}.max_length {section.max_length}",
+            f"lower {name}.min_length",
         )
     if not section.temperatures:
         raise ConfigError(f"{name}.temperatures is empty", "give at least one temperature, such as [1.0]")
