@@ -1,10 +1,10 @@
-"""Measures how long training waits for data, and how many cores reading takes from training.
+"""Measures how long training waits for data, and how many cores the reading of data uses.
 
 A small masked language model (6 layers of 384) trains on real text in our training loop, with one rank. As in a job,
 Ray Data (on a local Ray) supplies the batches. The wait for the first batch counts as start-up and is left out.
 
-`prepared_cores` and `streaming_cores` are the number of cores that reading uses while a process that computes nothing
-takes four batches per second. The cores that Ray uses without reading are subtracted.
+`prepared_cores` and `streaming_cores` are the number of cores that the reading of prepared shards and of streamed text
+uses. The consumer computes nothing and takes four batches per second. The idle use of Ray is subtracted.
 """
 
 import tempfile

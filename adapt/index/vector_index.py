@@ -75,7 +75,7 @@ class VectorIndex:
         """Finds the k nearest vectors of each query by cosine.
 
         Args:
-          queries: vectors of any length and floating type [q, d].
+          queries: vectors of any norm and floating type [q, d].
           k: number of neighbours per query.
           width: width of the search (see this module); None for the default. Exact searches ignore it.
 

@@ -103,7 +103,7 @@ def known_keys(kinds: Named = frozenset(), among: frozenset[str] | None = None) 
 
 @cache
 def _own_keys() -> frozenset[str]:
-    """Returns the names of all sections and fields, except the options of kinds (methods and other plug-ins)."""
+    """Returns the names of all sections and fields, except the options of methods and other plug-ins."""
     return frozenset({*flat(Config()), *Config.__dataclass_fields__, "debug"} - OPTIONS)
 
 

@@ -14,7 +14,7 @@ MACHINE = "worker-3"
 
 @dataclass
 class Metadata:
-    """State of an imitated metadata server. The method `answer` computes the server's answers."""
+    """State of a fake metadata server. The method `answer` computes the server's answers."""
 
     cloud: str
     address: str = ""

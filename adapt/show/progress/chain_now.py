@@ -51,7 +51,7 @@ class ComparisonNow:
     """A comparison of a sequential study, as text."""
 
     name: str
-    """Name of the task or metric, and the recipe."""
+    """Key of a result: the name of the task or metric, and the name of the recipe."""
     verdict: str
     """The verdict, `undecided`, or `not looked at yet`."""
     look: str
