@@ -345,7 +345,7 @@ def replaced_tokens_fit(case: Case) -> Finding | None:
 
 
 def instructions_are_forgotten(case: Case) -> Finding | None:
-    """Recommends adapting an instruct model's base model, and then adding the difference of instruct and base weights."""
+    """Recommends adapting an instruct model's base model, then adding the difference of instruct and base weights."""
     if not case.model.is_instruct:
         return None
     return Finding(
