@@ -107,7 +107,7 @@ def _cpu_seconds() -> float:
     """Returns the CPU time of this process and its children, among them Ray [s]."""
     own = psutil.Process()
     times = [each.cpu_times() for each in (own, *own.children(recursive=True))]
-    return sum(time.user + time.system for time in times)
+    return float(sum(time.user + time.system for time in times))
 
 
 def batches(
