@@ -134,7 +134,7 @@ def streamed(feed: Feed) -> Iterator[Iterator[dict[str, np.ndarray]]]:
 
 
 def _batches(feed: Feed, thread: ThreadPoolExecutor) -> Iterator[dict[str, np.ndarray]]:
-    (first, stop), *later = parts_of(feed)
+    (first, stop), *later = parts_of_feed(feed)
     parts = iter(later)
 
     def read_next() -> "Future[deque[Any]] | None":
@@ -149,7 +149,7 @@ def _batches(feed: Feed, thread: ThreadPoolExecutor) -> Iterator[dict[str, np.nd
             yield from _steps(feed, _columns(ray.get(blocks.popleft())))
 
 
-def parts_of(feed: Feed) -> Iterator[tuple[int, int]]:
+def parts_of_feed(feed: Feed) -> Iterator[tuple[int, int]]:
     """Cuts the steps of a feed into parts, and yields the first step and the end (exclusive) of each part.
 
     The first part has at most `STEPS_AT_ONCE` steps. Each further part is twice as long, up to `PART_BYTES`.
