@@ -205,7 +205,7 @@ class Adapted(Trained, OneModel):
             *([f"{self.mfu:.0%} of the device's peak FLOPs"] if self.mfu is not None else []),
             *([f"peak memory {self.peak_memory_bytes / 2**30:.1f} GiB per device"] if self.peak_memory_bytes else []),
             *([f"cost {cost:,.2f}"] if cost is not None else []),
-            *([f"{restarts.count} restarts ({restarts.redone_steps} steps computed again)"] if restarts.count else []),
+            *([f"restarts: {restarts.count} (steps repeated: {restarts.redone_steps})"] if restarts.count else []),
             *([f"avoided {' and '.join(restarts.avoided_nodes)}"] if restarts.avoided_nodes else []),
         ]
         return f"Training: {', '.join(parts)}."
