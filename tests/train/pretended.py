@@ -162,10 +162,7 @@ class _Called(TorchFunctionMode):
 def pretended(there: Iterable[Tensor]) -> Iterator[Pretended]:
     """Imitates a GPU inside the block. The tensors `there` count as being on the GPU from the start."""
     device, sent = Pretended(there), packed.sent
-    patches = [
-        patch.object(attention, "quick_dropout", functional.dropout),
-        patch.object(attention, "quick_dropout", functional.dropout),
-    ]
+    patches = [patch.object(attention, "quick_dropout", functional.dropout)]
     patches += [
         patch.object(module, "sent", device.sent)
         for name, module in list(sys.modules.items())
@@ -177,5 +174,5 @@ def pretended(there: Iterable[Tensor]) -> Iterator[Pretended]:
         with _Called(device), _Dispatched(device):
             yield device
     finally:
-        for each in patches:
+        for each in reversed(patches):
             each.stop()
