@@ -142,7 +142,7 @@ def test_nodes_share_nothing_but_the_bucket(cluster: Nodes, tmp_path: Path, tiny
 
 
 def test_the_job_s_node_is_lost_with_its_disk(cluster: Nodes, tmp_path: Path, tiny_bert: Path) -> None:
-    """The same command, on a node with an empty disk, continues from the last checkpoint in the bucket."""
+    """Kills the job and empties its node's disk. The same command continues from the last checkpoint in the bucket."""
     with_own_disk(cluster, tmp_path, 1)
     with_own_disk(cluster, tmp_path, 2)
     work = Work.made(cluster, tmp_path, tiny_bert)

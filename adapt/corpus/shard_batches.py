@@ -119,9 +119,9 @@ class Fetch:
 def streamed(feed: Feed) -> Iterator[Iterator[dict[str, np.ndarray]]]:
     """Yields an iterator over the feed's batches, which Ray Data tasks read ahead of training.
 
-    Each part of the run is a separate dataset, which is read without pauses. With a single dataset, reading would have
-    to wait for training, and while it waits, Ray Data's executor (Ray 2.60) uses a whole core in the process that
-    trains.
+    Each part of the run is a separate dataset, which Ray Data reads without pauses. A single dataset would either be
+    read far ahead of training, or would have a limit. At the limit, the executor of Ray 2.60 does not sleep. It takes
+    time from the process that trains.
 
     This process reads the first part itself, because a task needs seconds to start.
     """
