@@ -30,7 +30,7 @@ GOOGLE_S = AZURE_S = 30
 """Assumed time until the node is terminated [s], if the answer contains no time."""
 TRAINS = b"ray::RayTrainWorker"
 """Beginning of the title of a training process."""
-POD_DELETED = "Kubernetes: the pod is deleted"
+POD_DELETED = "Kubernetes: the pod is being deleted"
 _ANSWER_S = 5.0
 _TRIES = 6
 _DIRECT = build_opener(ProxyHandler({}))  # uses no proxy, because a proxy would answer for another machine
@@ -57,7 +57,7 @@ def aws(metadata: str) -> Notice | None:
     lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
     token = {"X-aws-ec2-metadata-token": _answer(f"{metadata}/latest/api/token", lifetime, "PUT") or ""}
     if not token["X-aws-ec2-metadata-token"]:
-        raise OSError("it gives no token")
+        raise OSError("the server returned no token")
     content = _answer(f"{metadata}/latest/meta-data/spot/instance-action", token)
     if content is None:
         return None
@@ -70,7 +70,7 @@ def google(metadata: str) -> Notice | None:
     """Asks Google Cloud whether this instance is being preempted."""
     content = _answer(f"{metadata}/computeMetadata/v1/instance/preempted", {"Metadata-Flavor": "Google"})
     if content is None or content.strip() not in ("TRUE", "FALSE"):
-        raise OSError("it is not the metadata server of Google Cloud")
+        raise OSError("the answer does not come from a metadata server of Google Cloud")
     return Notice(GOOGLE_S, "Google Cloud: preempted") if content.strip() == "TRUE" else None
 
 
@@ -80,7 +80,7 @@ def azure(metadata: str) -> Notice | None:
     name = _answer(f"{metadata}/metadata/instance/compute/name?api-version=2021-02-01&format=text", own)
     content = _answer(f"{metadata}/metadata/scheduledevents?api-version=2020-07-01", own)
     if name is None or content is None:
-        raise OSError("it is not the metadata server of Azure")
+        raise OSError("the answer does not come from a metadata server of Azure")
     for event in json.loads(content)["Events"]:  # the list includes events of other machines of the scale set
         if event["EventType"] in ("Preempt", "Terminate", "Reboot", "Redeploy") and name in event["Resources"]:
             begins = event.get("NotBefore")  # the time is empty if the event has begun
@@ -139,17 +139,20 @@ def watch(metadata: str, drain: Callable[[Notice], bool], look_s: float = LOOK_S
             break
         time.sleep(look_s)
     if found is None:
-        return "no cloud's metadata server answers: this node is in no cloud, or its pods cannot reach the server"
+        return (
+            "no metadata server of AWS, Google Cloud or Azure answers: this node is not in these clouds, or its pods"
+            " cannot reach the server"
+        )
     name, ask = found
-    _say(f"asking {name} every {look_s:g} s")
+    _say(f"asking the metadata server of {name} every {look_s:g} s")
     while True:
         try:
             notice = ask(metadata)
         except (OSError, ValueError, KeyError) as error:
-            _say(f"{name} does not answer: {error}")
+            _say(f"the metadata server of {name} gave no usable answer: {error}")
             notice = None
         if notice and drain(notice):
-            return f"{notice.why}: Ray knows that this node ends in {notice.seconds} s"
+            return f"{notice.why}: told Ray that this node will be terminated in {notice.seconds} s"
         time.sleep(look_s)
 
 
@@ -167,14 +170,18 @@ def stop(seconds: int, drain: Callable[[Notice], bool], trains: Callable[[], boo
     """
     end = time.monotonic() + seconds
     if not trains():
-        return "nothing trains here"
+        return "no training runs on this node"
     while not drain(Notice(max(1, int(end - time.monotonic())), why)):
         if time.monotonic() > end:
-            return "Ray could not be told"
+            return "Ray could not be told that this node will be terminated"
         time.sleep(1)
     while trains() and time.monotonic() < end:
         time.sleep(1)
-    return "the time is over" if trains() else "nothing trains here any more"
+    return (
+        "the time limit has passed, and training still runs on this node"
+        if trains()
+        else "no training runs on this node any more"
+    )
 
 
 def is_training() -> bool:
@@ -223,7 +230,7 @@ def main() -> None:
     )
     parser.add_argument("--metadata", default=METADATA, help="for watch: address of the metadata server")
     parser.add_argument("--node-id", help="Ray's id of the node (default: this node)")
-    parser.add_argument("--address", help="address of Ray's head (default: the Ray on this machine)")
+    parser.add_argument("--address", help="address of the Ray cluster (default: the cluster of this machine)")
     given = parser.parse_args()
 
     def drain(notice: Notice) -> bool:
@@ -236,7 +243,7 @@ def main() -> None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:  # an earlier setup of this node has started a `watch` process
-            _say("another process watches this node already")
+            _say("another process already watches this node")
             return
         _say(watch(given.metadata, drain))
 

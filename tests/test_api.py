@@ -268,7 +268,7 @@ def test_a_job_returns_its_result_and_model_and_shows_them(
     wait_until_sent()
     assert len(messages) == 1  # The second call sends no message, because it ran nothing.
     assert not dontstop.plan("dapt", **fields).to_run
-    with pytest.raises(ConfigError, match=r"there is no model of share 0\.5"):
+    with pytest.raises(ConfigError, match=r"the job made no model for the share 0\.5"):
         run.load(share=0.5)
 
 

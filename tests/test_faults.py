@@ -115,7 +115,7 @@ def test_a_job_that_is_killed_again_and_again(
         if number == signal.SIGKILL:
             assert job.end() == -number
         else:
-            check_failed(job, 130, "Interrupted: the job was stopped before its end", "run the same command again")
+            check_failed(job, 130, "Interrupted: the job was stopped before it finished", "run the same command again")
         assert gone(everything, within_s=120), number
         check_resumed(job, reached)
         reached = whole_step(job.root)
@@ -166,7 +166,9 @@ def test_a_damaged_checkpoint_is_named_and_the_previous_one_is_used(
 
     job = jobs.start(tmp_path, arguments)
     result = job.result()
-    assert f"the checkpoint {newest} is not as this job wrote it (state/{file.name} has other content)" in job.err
+    assert (
+        f"the checkpoint {newest} has changed since this job wrote it (state/{file.name} has other content)" in job.err
+    )
     assert f"training goes on from step {reached - EVERY}" in job.err
     assert job.first_step() == reached - EVERY + 1
     assert weights(result) == weights(peaceful[0].result())
@@ -253,7 +255,7 @@ def test_a_disk_that_fills_up(jobs: Jobs, peaceful: list[Job], arguments: list[s
     job.until(lambda: whole_step(job.root) > reached)
     everything = job.below()
     job.interrupt(signal.SIGTERM)
-    check_failed(job, 130, "Interrupted: the job was stopped before its end", "run the same command again")
+    check_failed(job, 130, "Interrupted: the job was stopped before it finished", "run the same command again")
     assert gone(everything, within_s=120)
     check_resumed(job, reached)
 

@@ -84,14 +84,14 @@ def test_only_loaded_kinds_are_imported() -> None:
         ("bulit", "part: there is no 'bulit'", "did you mean built?"),
         ("x", "part: there is no 'x'", "use built, lazy, or package.module:Class for your own"),
         ("no_such_module:Mine", "part: no_such_module cannot be imported (ModuleNotFoundError", "PYTHONPATH"),
-        ("broken_parts:Mine", "part: broken_parts cannot be imported (ZeroDivisionError", "mend the module"),
+        ("broken_parts:Mine", "part: broken_parts cannot be imported (ZeroDivisionError", "correct the module"),
         ("my_parts:Mien", "part: my_parts has no Mien", "did you mean Mine?"),
         ("my_parts:Other", "part: my_parts:Other is no Part", f"let it inherit from {__name__}.Part"),
         ("my_parts:number", "part: my_parts:number is no Part", "let it inherit"),
         ("my_parts:Idle", "part: my_parts:Idle lacks act", "docs/develop/extending.md"),
         ("my_parts:", "part: my_parts has no ", ""),
-        ("my_parts:Wild", "part: my_parts:Wild.Options is no dataclass", "frozen dataclass"),
-        ("my_parts:Needy", "part: my_parts:Needy.Options: no default for strength", "give every option a default"),
+        ("my_parts:Wild", "part: my_parts:Wild.Options is not a dataclass", "frozen dataclass"),
+        ("my_parts:Needy", "part: my_parts:Needy.Options has no default for strength", "give every option a default"),
     ],
 )
 def test_wrong_kinds_are_refused_with_a_fix(name: str, what: str, fix: str) -> None:

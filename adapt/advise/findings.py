@@ -45,7 +45,8 @@ class Finding:
 
 def tapt_gains(case: Case) -> Finding | None:
     """Recommends TAPT if there is a task, because the text of its examples is available at no cost."""
-    return Finding("there is a labelled task, whose own text costs nothing", (TAPT,)) if case.evidence.tasks else None
+    reason = "there is a labelled task, and TAPT can use the text of its examples at no cost"
+    return Finding(reason, (TAPT,)) if case.evidence.tasks else None
 
 
 def tapt_is_cheap(case: Case) -> Finding | None:
@@ -53,7 +54,7 @@ def tapt_is_cheap(case: Case) -> Finding | None:
     share = case.costs.share(TAPT, DAPT)
     if share is None or share > MUCH_CHEAPER:
         return None
-    return Finding(f"here TAPT takes 1/{1 / share:.0f} of the work of DAPT", (TAPT,))
+    return Finding(f"TAPT takes 1/{1 / share:.0f} of the training FLOPs of DAPT", (TAPT,))
 
 
 def selection_gains(case: Case) -> Finding | None:
@@ -63,7 +64,10 @@ def selection_gains(case: Case) -> Finding | None:
         return None
     documents = "documents" if proposed.documents is None else f"{proposed.documents:,} documents"
     tokens = "" if proposed.tokens is None else f" ({proposed.tokens / 1e6:,.2f} M tokens)"
-    reason = f"of the pool, select {documents}{tokens} by {proposed.kind}, and train on them {proposed.passes} times"
+    reason = (
+        f"select {documents}{tokens} from the pool with select.kind {proposed.kind}, and train on them"
+        f" {proposed.passes} times"
+    )
     return Finding(reason, (SELECTED,))
 
 
@@ -72,14 +76,15 @@ def selection_is_cheap(case: Case) -> Finding | None:
     share = case.costs.selection_share()
     if share is None or share > MUCH_CHEAPER:
         return None
-    return Finding(f"this takes 1/{1 / share:.0f} of the work of one pass over the whole pool", (SELECTED,))
+    reason = f"TAPT on the selection takes 1/{1 / share:.0f} of the FLOPs of one pass over the whole pool"
+    return Finding(reason, (SELECTED,))
 
 
 def pool_is_too_small(case: Case) -> Finding | None:
     """Recommends using the whole pool for TAPT if the pool is too small to select from."""
     if not (case.evidence.candidates and case.evidence.tasks) or propose(case.config, case.evidence):
         return None
-    return Finding("the pool is too small to select from: give all of it to TAPT (tapt.pool_paths)")
+    return Finding("the pool is too small to select from: run TAPT on all of it (tapt.pool_paths)")
 
 
 def domain_is_near(case: Case) -> Finding | None:
@@ -105,7 +110,7 @@ def domain_is_new(case: Case) -> Finding | None:
     gap = _gap(case)
     if gap is None or gap <= GAP:
         return None
-    return Finding(f"the model's loss on the corpus is {gap:.2f} nats above that on general text", _dapts(case))
+    return Finding(f"the model's loss on the corpus is {gap:.2f} nats above its loss on general text", _dapts(case))
 
 
 def domain_is_known(case: Case) -> Finding | None:
@@ -113,7 +118,7 @@ def domain_is_known(case: Case) -> Finding | None:
     gap = _gap(case)
     if gap is None or gap > GAP:
         return None
-    reason = f"the model's loss on the corpus is no higher than on general text ({gap:+.2f} nats)"
+    reason = f"the model's loss on the corpus is about the same as on general text, or lower ({gap:+.2f} nats)"
     return Finding(reason, speaks_against=_dapts(case))
 
 
@@ -129,7 +134,9 @@ def corpus_is_small(case: Case) -> Finding | None:
     corpus = case.evidence.corpus
     if corpus is None or corpus.bytes is None or corpus.bytes >= SMALL or not case.evidence.tasks:
         return None
-    reason = f"the corpus has {corpus.bytes / 1e6:.1f} MB of text: rather give it to TAPT (tapt.pool_paths)"
+    reason = (
+        f"the corpus has {corpus.bytes / 1e6:.1f} MB of text: use this text for TAPT instead of DAPT (tapt.pool_paths)"
+    )
     return Finding(reason, (TAPT,), (DAPT, BOTH))
 
 
@@ -155,8 +162,8 @@ def cheap_answers_first(case: Case) -> Finding | None:
     method = case.config.method.kind
     before = "any method" if method == "plain" else f"method.kind {method}"
     return Finding(
-        f"before {before} against forgetting, try learning rates, replay and interpolation with the base in one report:"
-        " dontstop chain run forgetting (--corpus, --general, --model and --steps name yours)"
+        f"before you use {before} against forgetting, compare learning rates, replay and interpolation with the base"
+        " model: dontstop chain run forgetting, with your --corpus, --general, --model and --steps"
     )
 
 
@@ -164,7 +171,9 @@ def dapt_forgets(case: Case) -> Finding | None:
     """Recommends replaying general text if the loss on general text is measured, but no general text is replayed."""
     if not (case.evidence.corpus and case.evidence.general) or case.config.mixture.replays:
         return None
-    return Finding("the loss on general text is measured, but none is replayed: name some in mixture.replay_paths")
+    return Finding(
+        "the loss on general text is measured, but no general text is replayed: add some with mixture.replay_paths"
+    )
 
 
 def words_are_cut(case: Case) -> Finding | None:
@@ -176,7 +185,7 @@ def words_are_cut(case: Case) -> Finding | None:
     if corpus.extension is None:
         return Finding(f"{pieces}: an extended vocabulary may help (dontstop vocabulary analyze)")
     saving = f"{corpus.extension.tokens:,} new tokens would make the sample {corpus.extension.length_saved:.1%} shorter"
-    return Finding(f"{pieces}; {saving}: run dontstop vocabulary analyze, then extend")
+    return Finding(f"{pieces}; {saving}: run dontstop vocabulary analyze, then dontstop vocabulary extend")
 
 
 def task_is_small(case: Case) -> Finding | None:
@@ -193,7 +202,7 @@ def texts_leak(case: Case) -> Finding | None:
     leaks = [f"{task.name} {task.leaked} of {task.test}" for task in case.evidence.tasks if task.leaked]
     if not leaks:
         return None
-    return Finding(f"test texts are also in train ({', '.join(leaks)}): report the score without them too")
+    return Finding(f"test texts are also in train ({', '.join(leaks)}): also report the score without these texts")
 
 
 def _dapts(case: Case) -> tuple[str, ...]:
@@ -266,11 +275,9 @@ def head_is_missing(case: Case) -> Finding | None:
     """Explains how to train a model that has no language-model head (`model.head: new`)."""
     if case.config.model.head != "new" and case.evidence.has_head:
         return None
-    first = "" if case.config.model.head_warmup_steps else ": train the head alone at first (model.head_warmup_steps)"
+    first = "" if case.config.model.head_warmup_steps else "; first train only the head (model.head_warmup_steps)"
     missing = "" if case.evidence.has_head else "the model has no language-model head (model.head new adds one): "
-    return Finding(
-        f"{missing}the model gets a new head with random weights, so the losses above say nothing about it{first}"
-    )
+    return Finding(f"{missing}a new head has random weights, so the losses above say nothing about the model{first}")
 
 
 def vectors_are_kept(case: Case) -> Finding | None:
@@ -278,7 +285,7 @@ def vectors_are_kept(case: Case) -> Finding | None:
     if not case.model.is_sentence_model:
         return None
     return Finding(
-        "the model makes sentence vectors: train these after MLM (objective.kind tsdae), measure them on pairs"
+        "the model computes sentence vectors: train these after MLM (objective.kind tsdae), measure them on pairs"
         " (retrieval.pairs), and export them (export.sentence_transformers)"
     )
 
@@ -288,8 +295,8 @@ def phases_are_published(case: Case) -> Finding | None:
     if case.model.kind != "modernbert" or case.config.training.phases:
         return None
     return Finding(
-        "ModernBERT continues from a checkpoint of its stable phase in two phases without a warm-up (training.phases):"
-        " 30% masking at a constant rate, then 15% while the rate falls (dontstop recipes modernbert_dapt)"
+        "continue ModernBERT from a checkpoint of its stable phase, in two phases without warm-up (training.phases):"
+        " 30% masking at a constant learning rate, then 15% while the rate falls (dontstop recipes modernbert_dapt)"
     )
 
 
@@ -314,7 +321,8 @@ def optimizer_differs(case: Case) -> Finding | None:
     if not published or not changes:
         return None
     return Finding(
-        f"{case.model.kind} was pre-trained with other optimizer settings ({published.source}): {' '.join(changes)}"
+        f"{case.model.kind} was pre-trained with other optimizer settings ({published.source}). To use them, add"
+        f" {' '.join(changes)}"
     )
 
 
@@ -328,10 +336,9 @@ def documents_are_padded(case: Case) -> Finding | None:
         "by length": "rows of exactly the same length",
     }[case.evidence.way]
     share = case.evidence.corpus.padding if case.evidence.corpus else None
-    cost = f": {share:.0%} of the computed positions would be padding" if share else ""
+    cost = f" ({share:.0%} of the computed positions would be padding)" if share else ""
     return Finding(
-        f"the model cannot take several documents in one sequence, so they are computed as {rows}, which is slower"
-        f"{cost}"
+        f"the model does not support packed documents, so documents are computed as {rows}, which is slower{cost}"
     )
 
 
@@ -349,8 +356,8 @@ def instructions_are_forgotten(case: Case) -> Finding | None:
     if not case.model.is_instruct:
         return None
     return Finding(
-        "the model follows instructions, which plain text makes it forget: adapt its base model, then add the"
-        " difference between the two (dontstop merge, merge.kind residual)"
+        "training on plain text would make the instruct model forget to follow instructions: adapt its base model,"
+        " then add the difference of instruct and base weights (dontstop merge, merge.kind residual)"
     )
 
 
@@ -361,6 +368,6 @@ def decoder_is_rewarmed(case: Case) -> Finding | None:
     if not case.model.is_decoder or (case.config.mixture.replays and (warm_up or training.phases)):
         return None
     return Finding(
-        "a decoder is trained further with a new warm-up to a smaller peak, a new decay, and 5% to 25% of general text"
-        " (dontstop recipes decoder_cpt)"
+        "continue to train a decoder with a new warm-up to a lower peak learning rate, a new decay, and 5% to 25% of"
+        " general text (dontstop recipes decoder_cpt)"
     )

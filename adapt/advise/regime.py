@@ -73,7 +73,7 @@ class Regime:
             f" ({self.tokens:,} tokens, {self.parameters / 1e6:,.1f} M parameters)"
         )
         if self.passes is not None:
-            said += f"; each is read {_number(self.passes)} times"
+            said += f"; each of these tokens is read {_number(self.passes)} times"
         if self.general_passes is not None:
             rows = f"{self.general_share:.0%} of the rows"
             said += f", each token of general text {_number(self.general_passes)} times ({rows})"
@@ -92,8 +92,8 @@ class Regime:
     def shown(self, found: Sequence[Recommendation]) -> list[Block]:
         """Returns the sentence about the regime and a table of the recommendations `found`, for display."""
         rows: list[list[Cell | str]] = [[each.setting, each.advice, each.source, each.tested] for each in found]
-        header = ["setting", "what follows", "source", "tested on"]
-        title = "What follows from the size of the text"
+        header = ["setting", "recommendation", "source", "tested on"]
+        title = "Recommendations for this amount of text"
         table = [Table(header, rows, title, f"Search these settings together: {SEARCH}.", words=True)] if rows else []
         return [TextBlock(self.sentence()), *table]
 
@@ -104,10 +104,10 @@ class Regime:
         return [
             Recommendation(
                 "weight decay",
-                f"try .1 to 3 in place of {decay:g} (training.weight_decay)",
-                "arXiv 2509.14786: with few tokens and many epochs, 30 times the usual .1 is best; 2605.01640: at 1,"
-                " 70% less overfitting",
-                "decoders from scratch; not on encoders, and not by us",
+                f"try 0.1 to 3 instead of {decay:g} (training.weight_decay)",
+                "arXiv 2509.14786: with few tokens and many epochs, 30 times the usual 0.1 is best; arXiv 2605.01640: a"
+                " weight decay of 1 reduces overfitting by 70%",
+                "decoders from scratch; not tested on encoders, and not by us",
             )
         ]
 
@@ -124,28 +124,28 @@ class Regime:
             now = f"{_number(self.passes)} passes are many: compare with fewer, and measure while training "
             now += "(evaluation.interval_steps); "
         if self.general_share:
-            advice = f"{now}next to general text, 15 to 20 repeats of scarce text did no harm"
+            advice = f"{now}mixed with general text, 15 to 20 repeats of scarce text did no harm"
             source = "arXiv 2605.12715, more than 2,000 runs"
         else:
-            advice = f"{now}up to 4 passes are worth almost as much as new text, and beyond 16 little is gained"
+            advice = f"{now}up to 4 passes are worth almost as much as new text, and more than 16 add little"
             source = "arXiv 2305.16264"
         tested = "decoders from scratch"
         if config.objective.kind != "causal":
-            tested += "; encoders, whose masks are drawn anew, took 100 passes over task text (2004.10964, TAPT)"
+            tested += "; encoders, whose masks differ in each pass: 100 passes over task text (TAPT, arXiv 2004.10964)"
         return [Recommendation("epochs", advice, source, tested)]
 
     def _general(self, config: Config) -> list[Recommendation]:
         if self.general_share:
             text = "general text is in the mixture: compare shares (mixture.replay_fraction), up to a quarter"
         else:
-            text = "mix in general text (mixture.replay_paths): it lets the domain's text be repeated more often"
+            text = "mix in general text (mixture.replay_paths): then the domain's text can be repeated more often"
         return [
             Recommendation(
                 "share of general text",
                 text,
-                "arXiv 2605.12715; our searches: beyond a quarter, loss on general text falls by less than .1 nats"
+                "arXiv 2605.12715; our searches: beyond a quarter, loss on general text falls by less than 0.1 nats"
                 " (docs/science/searches.md)",
-                "decoders from scratch; ours: small encoders",
+                "decoders from scratch; our searches: small encoders",
             )
         ]
 
@@ -157,7 +157,9 @@ def _number(value: float) -> str:
 
 _MANY_TO_ONE = Recommendation(
     "several seeds",
-    "average the predictions of some seeds (dontstop ensemble), and distil them into one model (dontstop distil)",
-    "arXiv 2509.14786: better than any single model; a student of an eighth of the size keeps 83% of the gain",
-    "decoders from scratch; not on encoders, and not by us",
+    "average the predictions of several seeds (dontstop ensemble), and distil this ensemble into one model"
+    " (dontstop distil)",
+    "arXiv 2509.14786: the ensemble is better than any single model; a student of an eighth of the ensemble's size"
+    " keeps 83% of the gain",
+    "decoders from scratch; not tested on encoders, and not by us",
 )

@@ -96,13 +96,14 @@ def read_chain(path: str, let: Mapping[str, str] | None = None, common: Mapping[
         if key not in _KEYS and "stages" not in content and key.split(".")[0] in Config.__dataclass_fields__:
             raise ConfigError(
                 f"{path} is the configuration of a single job, not a chain file",
-                f"plan it with `dontstop chain plan --job … --config {path}`, or put its fields below `stages:`",
+                f"plan it with `dontstop chain plan --job JOB --config {path}`, or move its fields to an entry below"
+                " `stages:`",
             )
         if key not in _KEYS:
             raise unknown(f"{key} in {path}", key, _KEYS)
     for key in ("name", "baseline"):
         if content.get(key, "") is None:
-            raise ConfigError(f"{key} in {path} has no value", "write one after it, or remove it")
+            raise ConfigError(f"{key} in {path} has no value", f"write a value after `{key}:`, or remove the line")
     own = dict(_mapping(content, "let", path))
     for name in let or {}:
         if name not in own:
@@ -110,11 +111,14 @@ def read_chain(path: str, let: Mapping[str, str] | None = None, common: Mapping[
     sets = {name: _members(name, members, path) for name, members in _mapping(content, "sets", path).items()}
     entries = {name: _entry(name, fields, sets, path) for name, fields in _mapping(content, "stages", path).items()}
     if not entries:
-        raise ConfigError(f"{path} has no stages", "add some below `stages:`")
+        raise ConfigError(f"{path} has no stages", "add at least one entry below `stages:`")
     _refuse_blanks_in(path, content, entries)
     name = str(content.get("name") or Path(path).stem)
     if not re.fullmatch(_NAME, name):
-        raise ConfigError(f"{path}: the name {name!r} cannot name a folder", "use letters, digits, '.', '+', '-', '_'")
+        raise ConfigError(
+            f"{path}: the name {name!r} cannot be the name of a folder",
+            "use only letters, digits, '.', '+', '-' and '_'",
+        )
     return ChainFile(
         file=path,
         name=name,
@@ -139,7 +143,7 @@ def _margin(content: Mapping[str, Any], path: str) -> Margin:
         if key not in names:
             raise unknown(f"report.margin.{key} in {path}", key, names)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-            raise ConfigError(f"report.margin.{key} in {path} is {value!r}", "write a number that is not below 0")
+            raise ConfigError(f"report.margin.{key} in {path} is {value!r}", "write a finite number of at least 0")
     return Margin(**margin)
 
 
@@ -151,7 +155,9 @@ def _rounds(content: Mapping[str, Any], path: str) -> SeedRounds | None:
             raise ConfigError(f"{path} has `sequential`, but no `study`", "add `study: sequential`")
         return None
     if content["study"] != "sequential":
-        raise ConfigError(f"study in {path} is {content['study']!r}", "write `study: sequential`, or remove it")
+        raise ConfigError(
+            f"study in {path} is {content['study']!r}", "write `study: sequential`, or remove the key `study`"
+        )
     names = {each.name for each in fields(SeedRounds)}
     least = {"first_seeds": 2, "round_seeds": 1, "max_seeds": 2}
     for key, value in options.items():
@@ -165,14 +171,14 @@ def _rounds(content: Mapping[str, Any], path: str) -> SeedRounds | None:
     figures = options.get("figures", ["average"])
     known = {each.name for each in fields(SequenceFigures)}
     if not isinstance(figures, list) or not figures or len({*map(str, figures)}) < len(figures):
-        what = f"sequential.figures in {path} is no list of different figures"
-        raise ConfigError(what, "write one, such as [average, general_change]")
+        what = f"sequential.figures in {path} is not a list of different metrics"
+        raise ConfigError(what, "write a list such as [average, general_change]")
     for figure in figures:
         if figure not in known:
             raise unknown(f"{figure} in {path}, sequential.figures", str(figure), known)
     rounds = SeedRounds(**options)
     if rounds.max_seeds < rounds.first_seeds:
-        what = f"sequential.max_seeds in {path} is {rounds.max_seeds}, less than first_seeds, {rounds.first_seeds}"
+        what = f"sequential.max_seeds in {path} is {rounds.max_seeds}, less than first_seeds ({rounds.first_seeds})"
         raise ConfigError(what, "raise max_seeds, or lower first_seeds")
     return rounds
 
@@ -197,24 +203,31 @@ def _baseline(content: Mapping[str, Any], sets: Mapping[str, Any], entries: Mapp
 def _mapping(content: Mapping[str, Any], key: str, path: str) -> Mapping[str, Any]:
     mapping = content.get(key) or {}
     if not isinstance(mapping, Mapping):
-        raise ConfigError(f"{key} in {path} holds no `name: value` lines", "give it some, or remove it")
+        raise ConfigError(
+            f"{key} in {path} does not contain `name: value` lines",
+            f"write such lines below `{key}:`, or remove `{key}`",
+        )
     return {str(name): value for name, value in mapping.items()}
 
 
 def _members(name: str, members: Any, path: str) -> dict[str, Mapping[str, Any]]:
     if isinstance(members, list):
         if any(isinstance(member, bool) or member is None for member in members):
-            what = f"sets: {name} in {path}: a member is empty, or one of yes, no, on, off, true, false"
-            raise ConfigError(what, 'put such a name in quotes, as in ["no", se]')
+            what = (
+                f"sets: {name} in {path}: YAML reads a member as a boolean (yes, no, on, off, true, false) or as empty"
+            )
+            raise ConfigError(what, 'put the name of this member in quotes, as in ["no", se]')
         members = {str(member): {} for member in members}
     given = members if isinstance(members, Mapping) else {}
     attributes_of = {str(member): attributes or {} for member, attributes in given.items()}
     if not attributes_of or not all(isinstance(attributes, Mapping) for attributes in attributes_of.values()):
-        raise ConfigError(f"sets: {name} in {path} is no list of members", "write [a, b], or {a: {attribute: value}}")
+        raise ConfigError(
+            f"sets: {name} in {path} is not a list of members", "write [a, b], or {a: {attribute: value}}"
+        )
     for member in attributes_of:
         if not re.fullmatch(_MEMBER, member):
-            what = f"sets: {name} in {path}: a member cannot be called {member!r}"
-            raise ConfigError(what, "leave out commas, brackets and braces")
+            what = f"sets: {name} in {path}: {member!r} cannot be the name of a member"
+            raise ConfigError(what, "use words without commas, brackets and braces, separated by single spaces")
     return {
         member: {str(key): value for key, value in attributes.items()} for member, attributes in attributes_of.items()
     }
@@ -223,7 +236,7 @@ def _members(name: str, members: Any, path: str) -> dict[str, Mapping[str, Any]]
 def _entry(name: str, fields: Any, sets: Mapping[str, Any], path: str) -> ChainEntry:
     place = f"stages: {name} in {path}"
     if not isinstance(fields, Mapping) or fields.get("job") is None:
-        raise ConfigError(f"{place} has no job", f"give it `job: ` and one of {', '.join(JOBS)}")
+        raise ConfigError(f"{place} has no job", f"add `job: NAME` with one of these names: {', '.join(JOBS)}")
     try:
         job = job_of(str(fields["job"]))
     except ConfigError as error:
@@ -231,7 +244,7 @@ def _entry(name: str, fields: Any, sets: Mapping[str, Any], path: str) -> ChainE
     sweep = fields.get("for", [])
     sweep = [sweep] if isinstance(sweep, str) else sweep
     if not isinstance(sweep, list) or len({str(set_name) for set_name in sweep}) < len(sweep):
-        what = f"{place}: `for` is no list of sets, or names one of them twice"
+        what = f"{place}: `for` is not a list of sets, or names a set twice"
         raise ConfigError(what, "name each set once, such as `for: [recipe, task]`")
     for set_name in sweep:
         if str(set_name) not in sets:
@@ -250,9 +263,11 @@ def _kept(fields: Mapping[str, Any], place: str) -> tuple[str, ...]:
     keep = fields.get("keep", [])
     keep = [keep] if isinstance(keep, str) else keep
     if not isinstance(keep, list):
-        raise ConfigError(f"{place}: `keep` is no list of fields", "name them, such as `keep: [training.epochs]`")
+        raise ConfigError(f"{place}: `keep` is not a list of fields", "write a list such as `keep: [training.epochs]`")
     if keep and not fields.get("tuned"):
-        raise ConfigError(f"{place} has `keep`, but takes no values of a search", "add `tuned: SEARCH`, or remove keep")
+        raise ConfigError(
+            f"{place} has `keep`, but does not use the best values of a search", "add `tuned: SEARCH`, or remove `keep`"
+        )
     return tuple(map(str, keep))
 
 
@@ -321,7 +336,9 @@ def _read(name: str, value: str) -> Any:
     try:
         return load_yaml(value)
     except yaml.YAMLError as error:
-        raise ConfigError(f"--{name}: cannot read {value}", "put text with special characters in quotes") from error
+        raise ConfigError(
+            f"--{name}: the value {value} is not valid YAML", "put text with special characters in quotes"
+        ) from error
 
 
 def _options(arguments: Sequence[str]) -> list[tuple[str, str]]:

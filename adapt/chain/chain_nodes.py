@@ -45,7 +45,7 @@ def fill(value: Any, source: ChainFile, chosen: Mapping[str, str], place: str, d
         return value
     if not depth:
         what = f"{place}: the placeholder {value} refers back to itself"
-        raise ConfigError(what, "give one of the names in this circle a value without a placeholder")
+        raise ConfigError(what, "change one of the values in this cycle to a value without a placeholder")
     if whole := _PLACEHOLDER.fullmatch(value):
         filled = _value(whole[1], source, chosen, place)
     else:
@@ -57,7 +57,7 @@ def _text(path: str, source: ChainFile, chosen: Mapping[str, str], place: str) -
     """Returns the value of a placeholder inside a longer text."""
     value = _value(path, source, chosen, place)
     if value is None:
-        raise ConfigError(f"{{{path}}} in {place} has no value, but is used inside a text", "give it a value")
+        raise ConfigError(f"{{{path}}} in {place} is used inside a text, but has no value", f"give {path} a value")
     return str(value)
 
 
@@ -158,8 +158,8 @@ def expand_chain(source: ChainFile, only: Mapping[str, list[str]] | None = None)
             if all(chosen.get(name) in members for name, members in (only or {}).items()):
                 _add(entry, values, source, nodes, ())
     if not nodes:
-        what = f"--only leaves no stage of {source.file}: none is swept over all the sets that it names"
-        raise ConfigError(what, "name sets that stand together in the `for` of one stage")
+        what = f"--only selects no stage of {source.file}: no stage has all of the named sets in its `for`"
+        raise ConfigError(what, "name only sets that are together in the `for` of at least one stage")
     return list(nodes.values())
 
 
@@ -174,7 +174,9 @@ def _add(
     name = node_label(entry.name, list(values.values()))
     place = f"{name} in {source.file}"
     if name in path:
-        raise ConfigError(f"stages form a circle: {' starts from '.join([*path, name])}", "remove one `from`")
+        raise ConfigError(
+            f"stages form a cycle: {' starts from '.join([*path, name])}", "remove `from` in one of these stages"
+        )
     if name in nodes:
         return
 
@@ -190,7 +192,7 @@ def _add(
         if field_name not in flat(config):
             raise unknown(f"{field_name} in {place}, keep", field_name, set(flat(config)))
     if tuned and entry.is_search:
-        raise ConfigError(f"{place} has `tune` and `tuned`", "leave one of them out")
+        raise ConfigError(f"{place} has both `tune` and `tuned`", "remove one of them")
     others = {path: field for path, field in models_named(config).items() if _names_a_stage(path, source)}
     nodes[name] = Node(
         name=entry.name,
@@ -228,10 +230,14 @@ def _sources(named_in_from: Any, entry: ChainEntry, source: ChainFile, place: st
         if selects in named:
             both = "select text" if selects else "make a model"
             what = f"{place}: `from` names {named[selects]} and {reference}, which both {both}"
-            raise ConfigError(what, "name one stage that makes a model, and one that selects text, at most")
+            raise ConfigError(
+                what, "name at most one stage that makes a model, and at most one stage that selects text"
+            )
         if selects and not entry.job.takes_texts:
-            what = f"{place}: {reference} selects text, which job {entry.job.name} cannot train on"
-            raise ConfigError(what, "name it in `from` of a tapt, dapt or select job")
+            what = (
+                f"{place}: `from` names {reference}, which selects text, but {entry.job.name} jobs cannot train on text"
+            )
+            raise ConfigError(what, f"name {reference} in `from` of a tapt, dapt or select job")
         named[selects] = str(reference)
     return named.get(False), named.get(True)
 
@@ -247,7 +253,9 @@ def _referred(reference: str, source: ChainFile, place: str, field: str) -> tupl
     if len(members) != len(entry.sweep):
         wanted = node_label(entry.name, list(entry.sweep))
         matches = "several stages" if len(members) < len(entry.sweep) else "no stage"
-        raise ConfigError(f"{place}, {field}: `{reference}` matches {matches}", f"name one: {wanted}")
+        raise ConfigError(
+            f"{place}, {field}: `{reference}` matches {matches}", f"name one stage in the form `{wanted}`"
+        )
     for name, member in zip(entry.sweep, members, strict=True):
         if member not in source.sets[name]:
             raise unknown(f"{member} in {place}, {field}", member, set(source.sets[name]))

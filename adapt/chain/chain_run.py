@@ -165,7 +165,10 @@ class ChainRun:
             if chain.sequential and ahead(chain):
                 log(chain.sequential.sentence())
                 if (chain.sequential.next_look or 1) > 1 and exceeds_budget(chain.resources, stages, chain.store):
-                    log("The next round would exceed resources.budget, so the study ends here. Raise it to continue.")
+                    log(
+                        "The next round of seeds would exceed resources.budget, so the study ends here. Raise"
+                        " resources.budget to continue the study."
+                    )
                     if ready := ready_pushes(chain):
                         run_stages(ready, chain.store, chain.resources)
                     return chain
@@ -198,7 +201,10 @@ def ready_pushes(chain: Chain) -> list[Push]:
     ready = [push for push in chain.pushes if chain.store.record_of(push.export)]
     for push in chain.pushes:
         if push not in ready:
-            log(f"{push.repository} is not pushed, because {push.export.name} is not finished. Raise the budget.")
+            log(
+                f"Nothing is pushed to {push.repository}, because {push.export.name} is not finished. Raise"
+                " resources.budget to finish it."
+            )
     return ready
 
 
@@ -224,5 +230,5 @@ def ahead_lines(counts: Mapping[str, int], later: int = 0) -> list[str]:
     stages = "1 stage" if number == 1 else f"{number} stages"
     lines = [f"{stages} will run: {to_run}." if counts else "All stages are finished."]
     if later:
-        lines.append(f"Then {later} more results follow with the best values that the searches find.")
+        lines.append(f"Further results that need the best values of the searches: {later}.")
     return lines

@@ -168,7 +168,7 @@ def build_chain(nodes: Sequence[Node]) -> Chain:
     for node in nodes:
         if node.config.storage != first.storage or node.config.resources.address != first.resources.address:
             what = f"{node.label} and {nodes[0].label} differ in storage.root or resources.address"
-            raise ConfigError(what, "set both for all stages, in `common`")
+            raise ConfigError(what, "set both fields in `common`, for all stages")
         if node.config.resources.budget != first.resources.budget:
             what = f"{node.label} and {nodes[0].label} differ in resources.budget"
             raise ConfigError(what, "set the budget of the whole chain in `common`")
@@ -199,7 +199,7 @@ def refuse_same_repository(pushes: Sequence[Push]) -> None:
         if exports.setdefault(push.repository, push.export.key) != push.export.key:
             raise ConfigError(
                 f"several stages push their models to {push.repository}",
-                "set export.push for one stage only, or to another name for each",
+                "set export.push for only one of these stages, or set a different repository for each stage",
             )
 
 
@@ -263,9 +263,10 @@ def _start(node: Node, label: str, starts: Mapping[str, Start]) -> Start:
     """Returns the model that a node starts from or compares."""
     if label not in starts:  # a sequence with one model per domain, or a merge with several shares, has several models
         raise ConfigError(
-            f"{node.label} asks for the model of {label}, which leaves several: its sequence.mode is separate, or"
-            " merge.shares has several",
-            "name a stage that leaves one model: a sequence that is continual or joint, a merge with one share",
+            f"{node.label} uses the model of {label}, but {label} makes several models: its sequence.mode is separate,"
+            " or its merge.shares has several values",
+            "name a stage that makes one model: a sequence with sequence.mode continual or joint, or a merge with one"
+            " value in merge.shares",
         )
     return starts[label]
 

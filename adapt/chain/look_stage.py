@@ -83,8 +83,8 @@ class SeedLook(Stage[Looked]):
             comparisons = sequence_runs.method_comparisons(sequences, measure)
             if unknown := sequences.methods.keys() - comparisons.keys() - {self.baseline}:
                 raise ConfigError(
-                    f"{self.figure} is not known for {joined_names(sorted(unknown))}",
-                    "name figures that every sequence has in sequential.figures",
+                    f"the metric {self.figure} was not measured for {joined_names(sorted(unknown))}",
+                    "list only metrics in sequential.figures that every sequence measures",
                 )
             margin, better = measure.margin(self.margin), measure.better
         else:
@@ -95,7 +95,10 @@ class SeedLook(Stage[Looked]):
         found = judge(comparisons, self.rounds, self.look, margin, self.recipes - before, better)
         for recipe, seen in found.items():
             if seen.conclusion != "open":
-                log(f"look {self.look} of {len(self.rounds.seeds)}: {self.row}: {recipe} ended: {seen.conclusion}")
+                log(
+                    f"look {self.look} of {len(self.rounds.seeds)} ({self.row}): the comparison of {recipe} with"
+                    f" {self.baseline} has ended: {seen.conclusion}"
+                )
         level = seed_levels(self.rounds.spending, self.rounds.seeds)[self.look - 1]
         significant = before + sum(seen.conclusion in ("better", "worse") for seen in found.values())
         looked = Looked(

@@ -112,8 +112,9 @@ def _with_seeds(node: Node, rounds: SeedRounds) -> Node:
     if "seed" in node.values:
         if len(seeds) != 1:
             raise ConfigError(
-                f"{node.label} has {len(seeds)} fine-tuning seeds for each member of the set seed",
-                'set finetune.seeds: ["{seed}"], so that a seed is one run of the whole recipe',
+                f"{node.label} has {len(seeds)} fine-tuning seeds for each member of the set `seed`, but a sequential"
+                " study needs one",
+                'set finetune.seeds: ["{seed}"], so that each member is one run of the whole recipe',
             )
         return node
     following = range(max(seeds) + 1, max(seeds) + 1 + rounds.max_seeds)
@@ -148,7 +149,7 @@ def _refuse_partial(nodes: Sequence[Node], all_nodes: Sequence[Node]) -> None:
         if (arm := _arm(node)) and arm[0] in rows and arm[1] not in rows[arm[0]]:
             raise ConfigError(
                 f"--only leaves out {node.label}, but a sequential study compares all recipes of a task",
-                "choose tasks or entries of `stages` with --only, or leave it out",
+                "select tasks or entries of `stages` with --only, or remove --only",
             )
 
 
@@ -207,7 +208,7 @@ def compared_rows(goals: Sequence[Goal], rounds: SeedRounds) -> Iterator[Compare
                 raise ConfigError(
                     f"{recipe} has {len(seeds)} seeds on {compared.name}, but sequential.max_seeds is"
                     f" {rounds.max_seeds}",
-                    "list as many seeds in the set seed, or lower sequential.max_seeds",
+                    f"list {rounds.max_seeds} seeds in the set `seed`, or lower sequential.max_seeds",
                 )
         yield compared
 
@@ -219,13 +220,13 @@ def _check_figure(row: ComparedRow) -> None:
     for goal in goals if row.figure else ():
         if needs_tasks and not goal.config.tasks:
             raise ConfigError(
-                f"sequential.figures has {row.figure}, but {goal.label} has no tasks",
-                "add `tasks` to the sequences, or name figures of losses, such as loss_average",
+                f"sequential.figures has {row.figure}, which needs scores on tasks, but {goal.label} has no tasks",
+                "add `tasks` to the sequences, or use metrics of losses, such as loss_average",
             )
         if row.figure == "general_change" and not goal.config.evaluation.general_paths:
             raise ConfigError(
-                f"sequential.figures has general_change, but {goal.label} measures no general text",
-                "set evaluation.general_paths, or leave the figure out",
+                f"sequential.figures has general_change, but {goal.label} has no general text",
+                "set evaluation.general_paths, or remove general_change from sequential.figures",
             )
 
 
@@ -237,9 +238,10 @@ def _followed(row: ComparedRow, baseline: str, margin: Margin, rounds: SeedRound
     """
     if baseline not in row.arms or len(row.arms) < 2:
         raise ConfigError(
-            f"a sequential study compares recipes with its baseline, {baseline}, but {row.name} has"
+            f"a sequential study compares recipes with the baseline {baseline}, but {row.name} only has these recipes:"
             f" {', '.join(row.arms)}",
-            "name the baseline in the chain file (`baseline:`), and let every task have it and another recipe",
+            "name the baseline in the chain file (`baseline:`), and run the baseline and at least one other recipe on"
+            " every task",
         )
     looks: list[SeedLook] = []
     finished: list[Looked] = []
@@ -329,7 +331,7 @@ def _comparison_now(name: str, ending: Ending | None, figure: str, outlook: Outl
     def change(value: float) -> str:
         return f"{value:+.3f}" if is_loss else f"{100 * value:+.1f}"
 
-    said = "" if outlook is None else f"about {outlook.seeds:.0f} seeds; a verdict in {outlook.ends:.0%} of studies"
+    said = "" if outlook is None else f"about {outlook.seeds:.0f} seeds; a verdict is {outlook.ends:.0%} likely"
     return ComparisonNow(
         name=name,
         verdict=VERDICTS[seen.conclusion],

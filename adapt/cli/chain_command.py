@@ -29,15 +29,15 @@ A chain runs several jobs from one file.
 On this machine:
   dontstop chain run FILE            Runs the stages that are not finished, several at once if there is room, and
                                      writes the report.
-  dontstop chain plan FILE           Shows what would run, and what it takes. Nothing runs.
+  dontstop chain plan FILE           Shows what would run, with a forecast of time and cost. Nothing runs.
   dontstop chain status FILE         Shows which stages are finished, running or waiting, and why they wait.
                                      --follow repeats it every 10 seconds.
-  dontstop chain logs FILE [STAGE]   Shows the log of a stage. STAGE is a label as in status, a kind, or a folder.
+  dontstop chain logs FILE [STAGE]   Shows the log of a stage. STAGE is a label from the status, a kind, or a folder.
   dontstop chain report FILE         Writes the report of the finished stages.
-  dontstop chain report --serve FILE Serves the report as a page that is updated while the chain runs. --port N
+  dontstop chain report --serve FILE Serves the report as a web page and updates it while the chain runs. --port N
 
 FILE is a chain file or the name of a recipe (see dontstop recipes).
-  --NAME VALUE                 sets a name of the file's `let`
+  --NAME VALUE                 sets a variable in the file's section `let`
   --section.field VALUE        sets a field of every stage
   --only task=acl_arc,scierc   runs only these members of a set, with the stages that they need
   --only stage=dapt            runs only this entry of `stages`, with the stages that it needs
@@ -47,13 +47,16 @@ For a single job:
                                      Shows what the job would run. The default job is dapt.
 
 On a cluster, with --address URL (the address of its dashboard) or RAY_API_SERVER_ADDRESS:
-  dontstop chain submit FILE         Checks the chain, submits it and follows it. Run again, it continues to follow.
-                                     --job-per-stage, --retries N, --again
+  dontstop chain submit FILE         Checks the chain, submits it and shows its progress. If you run the command
+                                     again, it shows the progress of the submitted chain.
+                                     --job-per-stage submits each stage as a Ray job. --retries N restarts a lost job
+                                     up to N times. --again also restarts finished work.
   dontstop chain submit --job NAME --config FILE   Submits a single job.
   dontstop chain status FILE         Shows the status of the chain on the cluster.
   dontstop chain logs FILE [STAGE]   Shows the log of a stage on the cluster.
-  dontstop chain stop FILE           Stops the chain. Finished stages stay.
-  dontstop chain check FILE          Run on a node: checks that storage, files, models and resources are usable."""
+  dontstop chain stop FILE           Stops the chain. The results of finished stages are kept.
+  dontstop chain check FILE          Checks that the node on which you run it can use the storage, files, models and
+                                     resources."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -166,8 +169,9 @@ def _serve(asked: ClusterCommand) -> None:
 
     if asked.address:
         raise ConfigError(
-            "report --serve reads results where it runs, and asks no cluster",
-            "leave --address out; run it where storage.root is visible, such as on the head (docs/guide/clusters.md)",
+            "dontstop chain report --serve reads storage.root on this machine and cannot use the cluster at --address",
+            "leave --address out, and run the command on a machine with access to storage.root, such as the cluster's"
+            " head node (docs/guide/clusters.md)",
         )
     order = order_of(asked.rest)
     chains = [chain_of(order)]
@@ -183,6 +187,6 @@ def _serve(asked: ClusterCommand) -> None:
 
     page = FollowedPage(order.name, look)
     with serving(page.html, asked.port) as address, suppress(KeyboardInterrupt):
-        log(f"The report is at {address} and follows the chain. Ctrl-C ends the page, not the chain.")
+        log(f"The report is at {address} and is updated while the chain runs. Ctrl-C stops this server, not the chain.")
         threading.Event().wait()
     finish("report", address, look()[1].counts)

@@ -65,7 +65,10 @@ def time_forecast(length: float, cpu_s: float, wall_s: float) -> str:
     idle = duration(max(10.0, round(length * cpu_s, -1)))
     if wall_s < BUSY * cpu_s:
         return f"The demo takes about {idle} on this machine."
-    return f"The demo takes about {idle} on this machine when it is idle. Other processes run now, so it takes longer."
+    return (
+        f"The demo takes about {idle} on this machine when it is idle. Other processes are running now, so it takes"
+        " longer."
+    )
 
 
 def yardstick_s() -> tuple[float, float]:

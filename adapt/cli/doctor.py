@@ -35,10 +35,11 @@ HELP = """\
 dontstop doctor [--config my.yaml] [--section.field VALUE ...]
 
 Checks this machine: Python and packages, GPUs, cores, memory, disk, shared memory, folders, compiler, cluster and
-token, optional extras. Each line begins with "ok", or with "fix" and says what to do. The exit code is 0 if all checks
-pass, and 1 otherwise. Nothing is started.
+token, optional extras. Each line begins with "ok" or "fix". A line with "fix" says what to do. The exit code is 0 if
+all checks pass, and 1 otherwise. The command starts neither Ray nor a job.
 
-With a configuration it also checks the fields storage.root and resources.address, and fields that need a compiler."""
+With a configuration it also checks the fields storage.root and resources.address, and whether the compiler that some
+fields need is installed."""
 MAIN = ("torch", "ray", "deepspeed", "transformers")
 """Packages that are listed on separate lines with their versions. All other packages share one line."""
 _LIMIT_S = 7.0
@@ -172,7 +173,10 @@ def package_findings() -> Iterator[CheckLine]:
     wanted, packages = requirements()
     version = ".".join(map(str, sys.version_info[:3]))
     fits = SpecifierSet(wanted).contains(version)
-    yield CheckLine(f"Python {version} ({sys.prefix})", "" if fits else f"make an environment with Python {wanted}")
+    yield CheckLine(
+        f"Python {version} ({sys.prefix})",
+        "" if fits else f"this version is not supported: create an environment with Python {wanted}",
+    )
     needed = [package for package in packages if not package.extra]
     others = []
     for package in needed:
@@ -181,7 +185,7 @@ def package_findings() -> Iterator[CheckLine]:
             yield finding
         else:
             others.append(package)
-    yield CheckLine(f"{len(others)} other packages in versions that fit")
+    yield CheckLine(f"{len(others)} other required packages have supported versions")
 
 
 def try_torch() -> list[CheckLine]:
@@ -194,7 +198,10 @@ def try_torch() -> list[CheckLine]:
     except subprocess.TimeoutExpired:
         gpu = "a GPU" if has_gpu() else "no GPU"
         return [
-            CheckLine(f"{gpu}, by its device file: torch was still loading after {_LIMIT_S:.0f} s, on a busy machine")
+            CheckLine(
+                f"{gpu} according to the device files; torch was not asked, because loading it took over"
+                f" {_LIMIT_S:.0f} s"
+            )
         ]
     if ran.returncode:
         lines = ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"]
@@ -207,13 +214,13 @@ def try_torch() -> list[CheckLine]:
     if works == "True":
         return [CheckLine(f"{count} GPU{'s' if count != '1' else ''} (torch for CUDA {built})")]
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-        return [CheckLine("no GPU: CUDA_VISIBLE_DEVICES hides them; jobs run on the CPUs")]
+        return [CheckLine("no GPU is visible, because CUDA_VISIBLE_DEVICES hides all GPUs; jobs run on the CPUs")]
     if has_gpu():
         what = f"torch {'for CUDA ' + built if built else 'without CUDA'} does not see this machine's GPU"
         fix = (
-            "renew the NVIDIA driver (nvidia-smi shows its version)"
+            "update the NVIDIA driver (nvidia-smi shows its version)"
             if built
-            else "pip install torch from PyPI's default index"
+            else "install torch with CUDA, from PyPI's default index"
         )
         return [CheckLine(what, f"{fix}, or set CUDA_VISIBLE_DEVICES='' to run on the CPUs")]
     return [CheckLine("no GPU; jobs run on the CPUs")]
@@ -292,7 +299,8 @@ def _room(folder: Path, name: str, for_ray: bool) -> CheckLine:
         return CheckLine(what, f"free some space, or point {'TMPDIR' if for_ray else name} elsewhere")
     if for_ray and 1 - usage.free / usage.total > _FULL:
         return CheckLine(
-            f"{what}, but that disk is over {_FULL:.0%} full, where Ray stops writing", "free some space, or set TMPDIR"
+            f"{what}, but Ray stops writing to this disk, because it is over {_FULL:.0%} full",
+            "free some space, or set TMPDIR to a folder on another disk",
         )
     return CheckLine(what)
 
@@ -339,7 +347,7 @@ def cluster_checks(config: Config) -> Iterator[CheckLine]:
 def _token() -> tuple[str, CheckLine]:
     """Searches for the cluster token where Ray looks for it. Returns the token and the line of this check."""
     if os.environ.get("RAY_AUTH_MODE") != "token":
-        fix = "if the cluster asks for one, as clusters do by default, export RAY_AUTH_MODE=token"
+        fix = "if the cluster requires a token, as clusters do by default, export RAY_AUTH_MODE=token"
         mode = os.environ.get("RAY_AUTH_MODE", "not set")
         if mode == "disabled":
             return "", CheckLine("RAY_AUTH_MODE is disabled: no token is sent to the cluster")
@@ -352,10 +360,12 @@ def _token() -> tuple[str, CheckLine]:
     except (OSError, ValueError) as error:
         return "", CheckLine(
             f"there is no token for the cluster in {file} ({getattr(error, 'strerror', None) or error})",
-            "put the cluster's token there (on its head: ray get-auth-token), or set RAY_AUTH_TOKEN_PATH",
+            "put the cluster's token there (`ray get-auth-token` prints it on the head node), or set"
+            " RAY_AUTH_TOKEN_PATH",
         )
     if not token:
-        return "", CheckLine(f"{file} is empty", "put the cluster's token there (on its head: ray get-auth-token)")
+        fix = "put the cluster's token there (`ray get-auth-token` prints it on the head node)"
+        return "", CheckLine(f"{file} is empty", fix)
     if file.stat().st_mode & 0o077:
         return token, CheckLine(f"others can read the cluster's token in {file}", f"chmod 600 {file}")
     return token, CheckLine(f"a token for the cluster is in {file}")
@@ -369,16 +379,17 @@ def _dashboard(address: str, token: str) -> CheckLine:
             there = json.load(answer)["ray_version"]
     except HTTPError as error:
         fix = "export RAY_AUTH_MODE=token, and put the cluster's token into ~/.ray/auth_token"
-        return CheckLine(f"the cluster at {address} does not let us in ({error.code})", fix)
+        return CheckLine(f"the cluster at {address} refuses access (HTTP status {error.code})", fix)
     except (URLError, OSError, ValueError, KeyError, TypeError) as error:
         fix = "check that the cluster runs and that the tunnel to its dashboard is open (ray dashboard FILE)"
         return CheckLine(f"no Ray dashboard answers at {address} ({getattr(error, 'reason', error)})", fix)
     here = importlib.metadata.version("ray")
     if there != here:
         return CheckLine(
-            f"Ray is {here} here and {there} on the cluster at {address}", f"pip install 'ray[default]=={there}'"
+            f"this machine has Ray {here}, but the cluster at {address} has Ray {there}",
+            f"pip install 'ray[default]=={there}'",
         )
-    return CheckLine(f"the cluster at {address} lets us in; Ray {there} there too")
+    return CheckLine(f"the cluster at {address} grants access and has the same version of Ray ({there})")
 
 
 def extra_findings() -> Iterator[CheckLine]:

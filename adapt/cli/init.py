@@ -41,14 +41,14 @@ HELP = """\
 dontstop init TEXT... [--task TRAIN [DEV TEST]] [--general TEXT...] [--model PATH_OR_ID] [--out my.yaml]
               [--force]
 
-Looks at your files and writes a configuration for them that runs as it is.
+Looks at your files and writes a configuration for them that runs without changes.
 
 TEXT is text of the domain: files, folders or globs of .jsonl, .csv, .tsv, .txt (also .gz, .zst, .xz, .bz2), .parquet or
 .arrow; with pip install 'dontstop[documents]' also .html, .pdf, .docx, .epub, .md, .rst, .tex and .warc.gz. --task
-names the labelled examples of a task: the files of train, dev and test, or a folder that holds them. Where dev or test
-is absent, a tenth of train is split off, into new files. --general names text that is not of the domain: the loss on it
-before and after shows what the model forgets. --model is a Hugging Face id or a folder; without it, the small demo
-model is taken. --force replaces files that exist."""
+names the labelled examples of a task: the files of train, dev and test, or a folder that holds them. If dev or test is
+missing, it gets a tenth of the train examples, and the splits are written to new files. --general names text from
+outside the domain: the loss on this text before and after training shows what the model forgets. --model is a Hugging
+Face id or a folder; the default is the small demo model. --force replaces files that exist."""
 OPTIONS = ("task", "general", "model", "out", "force", "help")
 """Options of `dontstop init`, for shell completion."""
 _DEV_SHARE = 0.1
@@ -152,7 +152,7 @@ def _split_off(look: TaskProperties, files: dict[str, Path]) -> None:
     for split, target in files.items():
         with storage_errors(target):
             write_atomically(target, "".join(f"{line}\n" for line in lines[split]))
-        log(f"{target}: {len(lines[split])} examples, split off {_one_line(str(look.config.train))}")
+        log(f"{target}: {len(lines[split])} examples, split off from {_one_line(str(look.config.train))}")
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,11 @@ class Draft:
         about = "" if text.is_whole else "about "
         kinds = f" ({_kinds(text)})" if len(text.formats) > 1 else ""
         files = f"{len(text.files)} file{'s' if len(text.files) > 1 else ''}{kinds} of {_megabytes(text.size)}"
-        left_out = f"; {text.dropped:,} others are too short or lack letters" if text.dropped else ""
+        left_out = (
+            f"; {text.dropped:,} more are dropped, because they are too short or have too few letters"
+            if text.dropped
+            else ""
+        )
         dropped = left_out if text.is_whole else ""
         lines = [
             f"# {files}, {about}{text.documents:,} documents, {_megabytes(text.text_bytes)} of text{dropped}.",
@@ -212,7 +216,7 @@ class Draft:
             f"  paths: {_paths(text.paths)}",
         ]
         if text.text_field:
-            others = f"# the records also have {_listed(text.other_fields)}" if text.other_fields else ""
+            others = f"# other fields of the records: {_listed(text.other_fields)}" if text.other_fields else ""
             lines.append(_with_comment(f"  text_field: {_scalar(text.text_field)}", others))
         if text.text_unit == "paragraph":
             lines.append(_with_comment("  text_unit: paragraph", "# in plain text, blank lines divide documents"))
@@ -222,11 +226,11 @@ class Draft:
             lines.append(_with_comment(f"  max_bad_fraction: {share:g}", why))
         if kind := self.outlook.wanted_deduplication if self.outlook else "":
             lines.append(_with_comment(f"  deduplicate: {kind}", f"# {self._copies()} in a sample"))
-        held = f"# about {text.heldout_documents:,} documents, to measure the loss on before and after"
+        held = f"# about {text.heldout_documents:,} documents, on which the loss is measured before and after training"
         lines.append(_with_comment(f"  heldout_fraction: {text.heldout_fraction:g}", held))
         config = self.task.config if self.task else None
         if config:
-            lines.append("  decontaminate:                # leaves out documents that hold texts of dev or test")
+            lines.append("  decontaminate:                # drops documents that contain texts of dev or test")
             for split in ("dev", "test"):
                 paths = getattr(config, split)
                 lines.append(f"    - name: {split}")
@@ -248,8 +252,8 @@ class Draft:
         per_epoch = f"# passes over the text, about {length.steps_per_epoch:,} steps each"
         lines.append(_with_comment(f"  epochs: {length.epochs}", per_epoch))
         if length.max_steps:
-            why = "" if on_gpu else ": no GPU here, so that a first run takes minutes. Raise or remove it"
-            lines.append(_with_comment(f"  max_steps: {length.max_steps}", f"# ends earlier{why}"))
+            why = "" if on_gpu else ", so that a first run without a GPU takes minutes; raise or remove this limit"
+            lines.append(_with_comment(f"  max_steps: {length.max_steps}", f"# stops before the last epoch{why}"))
         if self.text:
             lines.append(_with_comment(f"  global_batch_size: {length.batch}", "# sequences in one step"))
         longest = f"; the model takes up to {self.model.longest:,}" if self.model.longest else ""
@@ -289,8 +293,8 @@ class Draft:
             lines.append(f"  kind: {config.kind}")
         lines.append(f"  text_field: {_scalar(config.text_field)}")
         if look.other_texts and config.kind != "tokens":
-            others = f"# the records also have {_listed(look.other_texts)}"
-            lines.append(_with_comment(f"  # pair_field: {_scalar(look.other_texts[0])}", f"{others}: a second text?"))
+            others = f"# if an example has a second text; other text fields: {_listed(look.other_texts)}"
+            lines.append(_with_comment(f"  # pair_field: {_scalar(look.other_texts[0])}", others))
         also = f"# {_listed(look.other_labels)} could be labels too" if look.other_labels else ""
         lines.append(_with_comment(f"  label_field: {_scalar(config.label_field)}", also))
         if tapt_examples(look) != TAPT_EXAMPLES:
@@ -307,7 +311,7 @@ def _kinds(text: CorpusProperties) -> str:
 def _unreadable(text: CorpusProperties) -> str:
     """Says how many records of the sample cannot be read, and why."""
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in text.bad.items())
-    return f"{sum(text.bad.values()):,} of {text.read:,} cannot be read: {reasons}"
+    return f"{sum(text.bad.values()):,} of {text.read:,} records cannot be read: {reasons}"
 
 
 def _bad_share(text: CorpusProperties) -> float:
@@ -352,7 +356,7 @@ def _form(text: CorpusProperties) -> str:
     """Describes the formats of a corpus, and which part of a file is a document."""
     parts = [f"text in field {text.text_field!r}"] if text.text_field else []
     if "text" in text.formats:
-        parts.append(f"plain text, one {text.text_unit} each")
+        parts.append(f"plain text, one document per {text.text_unit}")
     if documents := [f"{count:,} {kind}" for kind, count in text.formats.items() if kind in DOCUMENTS]:
         parts.append(f"one document per file: {', '.join(documents)}")
     return "; ".join(parts)
@@ -370,9 +374,12 @@ def _next(out: Path, text: CorpusProperties | None, task: TaskProperties | None)
         model = " --model.path ADAPTED_MODEL"
         if text:
             commands.append(
-                (f"dontstop tapt {config}{model} --training.learning_rate 1e-4", "adapts it to the task's text")
+                (
+                    f"dontstop tapt {config}{model} --training.learning_rate 1e-4",
+                    "adapts the model further, to the task's text",
+                )
             )
-        commands.append((f"dontstop finetune {config}{model}", "learns the labels and tests the model"))
+        commands.append((f"dontstop finetune {config}{model}", "fine-tunes the model on the labels and tests it"))
     width = max(len(command) for command, _ in commands)
     return [f"Wrote {out}. Look at it, then run:", *(f"  {command:{width}}  # {about}" for command, about in commands)]
 

@@ -181,7 +181,11 @@ def inspect_corpus(paths: Sequence[str]) -> CorpusProperties:
         text_field = find_text(seen, _named(with_fields))
         others = [name for name in seen if name != text_field]
         for file in with_fields:
-            check_field(file, text_field, "name only files of one kind, or list them apart in corpus.sources")
+            check_field(
+                file,
+                text_field,
+                "name only files with the same fields, or list the files as separate sources in corpus.sources",
+            )
     unit = _unit([file for file in sampled if format_of(file)[0] == "text"])
     reading = Reading(text_field or "text", unit)
     corpus = CorpusConfig(text_unit=unit)  # type: ignore[arg-type]
@@ -197,7 +201,7 @@ def inspect_corpus(paths: Sequence[str]) -> CorpusProperties:
         raise DataError(
             f"{_named(files)}: no document is left to train on ({reasons or 'the files are empty'})",
             fix_of(" ".join(tally.bad))
-            or "give longer text: a document has at least 20 characters, half of them letters",
+            or "give longer text: a document needs at least 20 characters, and at least half of them must be letters",
         )
     size = sum(map(_size, files))
     factor = 1.0 if is_whole else max(size / max(on_disk, 1.0), 1.0)
@@ -428,9 +432,9 @@ def _task_fields(
         named = next((name for name in _LABEL_NAMES if name in seen), None)
         others = [str(each) for each in seen.values() if each.name != text]
         held = _why_no_label(seen[named]) if named else ""
-        what = f"the field {named!r} {held}" if named else f"the fields are {', '.join(others) or 'the text alone'}"
+        what = f"the field {named!r} {held}" if named else f"the other fields are {', '.join(others) or 'none'}"
         raise DataError(
-            f"{where}: no field holds labels, that is, a few values that come again; {what}",
+            f"{where}: no field holds labels, which are a few values that many examples share; {what}",
             "give each example the name of its class in a field called label",
         )
     return ("multi_label" if found[0] in lists else "single_label"), text, found[0], found
@@ -441,7 +445,7 @@ def _why_no_label(seen: FieldStatistics) -> str:
         return "holds neither strings nor integers"
     if len(seen.values) == 1:
         return "has only one value"
-    return "has more values than a label would"
+    return "has too many different values for a label"
 
 
 def _are_aligned(record: Any, one: str, other: str) -> bool:

@@ -25,7 +25,7 @@ from adapt.terminal.console import finish, log, run_job
 
 COMMANDS = {
     "chain": "run several jobs from one file: run, plan, status, logs, report, submit, stop",
-    "tune": "search good values for fields of a job by trials that are measured on the dev split",
+    "tune": "search for good values of a job's fields by trials that are scored on the dev split",
     "demo": "adapt a small language model to technical English, as a first look",
     "init": "look at your files and write a configuration for them that runs without changes",
     "doctor": "check that this machine has what jobs need, and say how to fix what it lacks",
@@ -115,21 +115,25 @@ def _recipes(arguments: list[str]) -> None:
         raise ConfigError(f"there is no recipe {name}", nearest(name, files))
     print(files[name].read_text(encoding="utf-8"), end="")
     if name in recipes() and name in searched:
-        log(f"There is a search space of this name too: dontstop recipes {SPACE}{name}")
+        log(f"A search space has the same name. To print it, run: dontstop recipes {SPACE}{name}")
 
 
 def _completion(arguments: list[str]) -> None:
     shell = arguments[0] if arguments else os.path.basename(os.environ.get("SHELL", ""))
     print(script(shell), end="")
-    log('To use it now, run: eval "$(dontstop completion bash)". To keep it, add that line to ~/.bashrc.')
+    log(
+        'To use the completion now in bash, run: eval "$(dontstop completion bash)". To keep it, add that line to'
+        " ~/.bashrc."
+    )
 
 
 PUSH_USAGE = """\
 dontstop push PATH OWNER/NAME [--public]
 
-Sends a model to the Hugging Face Hub. PATH is the folder of an exported model (runs/export/...), or any folder in the
-format of transformers. A missing repository is created, private unless --public is given. Set HF_TOKEN to a token that
-may write. If the upload breaks off, the same command continues it."""
+Sends a model to the Hugging Face Hub. PATH is the folder of an exported model (runs/export/...), or any folder with a
+model that Hugging Face transformers can load. If the repository does not exist, it is created: a private one, or a
+public one with --public. Set HF_TOKEN to a token with write permission. If the upload is interrupted, the same command
+continues it."""
 
 
 def push(arguments: Sequence[str]) -> None:
@@ -217,8 +221,8 @@ def shipped_blocks() -> list[Block]:
         Table(["recipe", "what it does", "command"], found, "Recipes", words=True),
         Table(["space", "what it searches"], described, "Search spaces, for dontstop tune --space NAME", words=True),
         TextBlock(
-            "dontstop recipes NAME prints a recipe, and dontstop recipes spaces/NAME a search space, so that you can "
-            "change a copy of it."
+            "dontstop recipes NAME prints a recipe, and dontstop recipes spaces/NAME prints a search space. Write the "
+            "output to a file to change it."
         ),
     ]
 

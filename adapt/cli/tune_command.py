@@ -14,15 +14,15 @@ from adapt.tuning.search_stage import Search
 
 HELP = """\
 dontstop tune --config my.yaml --space SPACE [--job NAME] [--section.field VALUE ...]
-dontstop tune plan --config my.yaml --space SPACE     Shows the trials and what they take. Nothing runs.
-dontstop tune status --config my.yaml --space SPACE   Shows how far the search is.
+dontstop tune plan --config my.yaml --space SPACE     Shows the trials and their device-hours. Nothing runs.
+dontstop tune status --config my.yaml --space SPACE   Shows the progress of the search.
 
-Searches good values for fields of a job by trials. Trials are measured on the dev split and never on the test split.
+Searches for good values of a job's fields by trials. Trials are scored on the dev split and never on the test split.
 SPACE is a file, or the name of a search space that comes with the package, such as tapt (see dontstop recipes).
 
-The search shows a table of the trials and writes best.yaml, the configuration of the best trial, which the job takes
-as --config. Then it runs the best trial and your own configuration again with fresh seeds, and tests both. Fields of
-the section `tune` set the number of trials, the objectives and the searcher."""
+The search shows a table of the trials and writes best.yaml, the configuration of the best trial, which you can pass to
+the job with --config. Then it runs the best trial and your own configuration again with fresh seeds, and scores both on
+the test split. Fields of the section `tune` set the number of trials, the objectives and the searcher."""
 
 
 def main(arguments: Sequence[str]) -> None:

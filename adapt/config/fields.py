@@ -165,10 +165,11 @@ def _check_numbers(value: Any, *keys: str | int) -> None:
         for number, content in enumerate(value):
             _check_numbers(content, *keys, number)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{field_name(keys)} is {value}, but must be finite", "choose a value in that range")
+        raise ConfigError(f"{field_name(keys)} is {value}, but must be a finite number", "choose a finite number")
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ConfigError(
-            f"{field_name(keys)} is {value}, but must be within 64 bits", "choose a number from -2^63 to 2^63 - 1"
+            f"{field_name(keys)} is {value}, but must fit in a signed 64-bit integer",
+            "choose a number from -2^63 to 2^63 - 1",
         )
 
 

@@ -71,7 +71,7 @@ class Kinds(dict[str, str], Generic[T]):
         """
         options = self.options(name)
         if options is None and given:
-            raise ConfigError(f"unknown key {next(iter(given))} in {name}", "remove it: there is nothing to set")
+            raise ConfigError(f"unknown key {next(iter(given))} in {name}", f"remove it: {name} has no options")
         return None if options is None else read_options(name, options, given)
 
     def options(self, name: str) -> type[Any] | None:
@@ -96,14 +96,16 @@ class Kinds(dict[str, str], Generic[T]):
             raise ConfigError(f"{self.field}: {place} is no {base.__name__}", fix)
         if missing := sorted(getattr(loaded, "__abstractmethods__", ())):
             what = f"{self.field}: {place} lacks {', '.join(missing)}"
-            raise ConfigError(what, "see docs/develop/extending.md for what it must have")
+            raise ConfigError(what, "define these methods; docs/develop/extending.md describes them")
         options = getattr(loaded, "Options", None)
         if options is None:
             return
         if not (isinstance(options, type) and is_dataclass(options)):
-            raise ConfigError(f"{self.field}: {place}.Options is no dataclass", "make it a frozen dataclass, or None")
+            raise ConfigError(
+                f"{self.field}: {place}.Options is not a dataclass", "make it a frozen dataclass, or set it to None"
+            )
         if needed := [f.name for f in fields(options) if f.default is f.default_factory is MISSING]:
-            what = f"{self.field}: {place}.Options: no default for {', '.join(needed)}"
+            what = f"{self.field}: {place}.Options has no default for {', '.join(needed)}"
             raise ConfigError(what, "give every option a default")
 
 
@@ -120,7 +122,7 @@ def imported(field: str, place: str) -> Any:
         reason = f"{type(error).__name__}: {error}"
         raise ConfigError(
             f"{field}: {module} cannot be imported ({reason})",
-            "mend the module, or put its folder on PYTHONPATH, also of the cluster's workers",
+            "correct the module, or add its folder to PYTHONPATH, also on the cluster's workers",
         ) from error
     if not hasattr(content, name):
         public = [own for own in vars(content) if not own.startswith("_")]
@@ -150,7 +152,7 @@ def read_options(place: str, kind: type[T], given: Mapping[str, Any]) -> T:
     known = {f.name for f in fields(kind)}  # type: ignore[arg-type]
     for name in given:
         if name not in known:
-            fix = nearest(name, known) if known else "remove it: there is nothing to set"
+            fix = nearest(name, known) if known else f"remove it: {place} has no options"
             raise ConfigError(f"unknown key {name} in {place}", fix)
     options: T = read_fields(kind, dict(given), place)
     return options

@@ -143,8 +143,8 @@ class Form:
         entities = {(each.entity_field, each.tagger) for each in objectives if each.kind == "entity"} or {(None, None)}
         if len(entities) > 1:
             raise ConfigError(
-                "training.phases: two phases have different entities (objective.entity_field, objective.tagger)",
-                "use the same entities in all phases",
+                "training.phases: two phases differ in objective.entity_field or objective.tagger",
+                "set the same objective.entity_field and objective.tagger in all phases",
             )
         ends = any(objective.kind == "causal" for objective in objectives)
         return cls(marks, *entities.pop(), ends, sentences)
@@ -230,14 +230,15 @@ def shared_with(general: Manifest, trained: Mapping[str, Sequence[Manifest]], he
         return None
     if field.startswith("corpus.") and measured == _contents(trained[field]):
         raise ConfigError(
-            f"{GENERAL} and {field} read the same text, so the loss on general text would be that of the domain",
-            f"give {GENERAL} text that is not of the domain, or remove it",
+            f"{GENERAL} and {field} read the same text, so the loss on general text would be the loss on the domain's"
+            " text",
+            f"set {GENERAL} to text from outside the domain, or remove {GENERAL}",
         )
     if not heldout_fraction:
         raise ConfigError(
-            f"{GENERAL} and {field} read the same text, and corpus.heldout_fraction is 0, so all of it is trained on"
-            " and none is left to measure",
-            f"set corpus.heldout_fraction, or give {GENERAL} text of its own",
+            f"{GENERAL} and {field} read the same text, and corpus.heldout_fraction is 0, so all of this text is used"
+            " for training and none is held out to measure the loss",
+            f"set corpus.heldout_fraction above 0, or set {GENERAL} to other text",
         )
     return field
 
@@ -258,9 +259,9 @@ def check_heldout(heldout: int, trained: int | None, field: str, folder: Path) -
         found = share_holding([folder], 1)
         more = f" to {found.share:g}" if found else ""
         raise DataError(
-            f"{GENERAL} and {field} read the same text, and none of its {trained} documents falls"
-            " into the share that is held out, so none is left to measure",
-            f"raise corpus.heldout_fraction{more}, or give {GENERAL} text of its own",
+            f"{GENERAL} and {field} read the same text, and none of its {trained} documents is in the held-out share,"
+            " so there is no document to measure the loss on",
+            f"raise corpus.heldout_fraction{more}, or set {GENERAL} to other text",
         )
 
 
@@ -275,7 +276,10 @@ def warn_of_little(documents: int, text: str, fields: str) -> None:
         fields: names of the fields that list the files of the text, for the message.
     """
     if documents < FEWEST_DOCUMENTS:
-        log(f"{text}: its loss will not be measured, because it has {documents} document; add text to {fields}")
+        log(
+            f"{text}: the loss on this text will not be measured, because the text has {documents} of at least"
+            f" {FEWEST_DOCUMENTS} required documents; add text to {fields}"
+        )
 
 
 def dropped_documents(kept: int, dropped: Mapping[str, int]) -> str:
@@ -310,7 +314,7 @@ def check_readable(manifest: Manifest, corpus: CorpusConfig, entity_field: str |
     check_sets(corpus)
     fields = {corpus.text_field: TEXT_FIX}
     if entity_field is not None:
-        fields[entity_field] = "set objective.entity_field"
+        fields[entity_field] = "set objective.entity_field to the field that holds the entities"
     if corpus.source == "dataset":
         for name, fix in fields.items():
             check_dataset(corpus, manifest.parts[0].stamp, name, fix)

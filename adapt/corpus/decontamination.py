@@ -212,7 +212,10 @@ def evaluation_index(corpus: CorpusConfig, further: Mapping[str, Sequence[str]] 
     return replace(index, counts=counts)
 
 
-FIX = "give files with other fields a set of their own in corpus.decontaminate, with its text_field and pair_field"
+FIX = (
+    "list files with other fields as a separate set in corpus.decontaminate, with the text_field and pair_field of"
+    " these files"
+)
 
 
 def evaluation_manifests(corpus: CorpusConfig, digests: Digests) -> dict[str, Manifest]:
@@ -224,7 +227,7 @@ def evaluation_manifests(corpus: CorpusConfig, digests: Digests) -> dict[str, Ma
     """
     names = [evaluation.name for evaluation in corpus.decontaminate]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ConfigError(f"corpus.decontaminate has two sets named {twice}", "give each a name of its own")
+        raise ConfigError(f"corpus.decontaminate has two sets named {twice}", "give each set a different name")
     return {
         evaluation.name: build_manifest(CorpusConfig(paths=evaluation.paths), digests)
         for evaluation in corpus.decontaminate
@@ -289,14 +292,14 @@ def _texts(file: str, evaluation: EvaluationSet, corpus: CorpusConfig) -> list[s
     known = fix_of(" ".join(faults))
     if len(faults) > corpus.max_bad_fraction * count:
         raise DataError(
-            f"{where}: {len(faults)} of {count} records cannot be read, so nothing would keep their texts out of the"
+            f"{where}: {len(faults)} of {count} records cannot be read, so their texts could not be removed from the"
             f" corpus; the first is {faults[0]}",
-            f"mend them{known and f' ({known})'}; {FIX}; or raise corpus.max_bad_fraction (now"
+            f"correct these records{known and f' ({known})'}; {FIX}; or raise corpus.max_bad_fraction (now"
             f" {corpus.max_bad_fraction})",
         )
     if not kept:
         raise DataError(
-            f"{where} holds no text in the field {evaluation.text_field!r}", f"{FIX}, or leave the file out"
+            f"{where} holds no text in the field {evaluation.text_field!r}", f"{FIX}, or remove the file from the set"
         )
     return kept
 

@@ -410,8 +410,8 @@ def _text(report: dict[str, Any]) -> str:
     if report["bands"]:
         lines += [
             "",
-            f"{report['bands']} bands of {report['rows']} rows: probability that two documents are compared, "
-            "1 - (1 - s^r)^b.",
+            f"MinHash signatures have b = {report['bands']} bands of r = {report['rows']} rows. Two documents with "
+            "similarity s are compared with probability 1 - (1 - s^r)^b.",
             "",
             "| similarity s | " + " | ".join(report["candidates"]) + " |",
             "|---" * (1 + len(report["candidates"])) + "|",

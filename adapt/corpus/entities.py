@@ -96,17 +96,21 @@ def tagged(texts: list[str], name: str) -> list[list[Span]]:
     try:
         tagger = _loaded(kind)
     except Exception as error:  # the user's code may raise any error
-        raise DataError(f"objective.tagger {name} cannot be created: {error!r}", "correct its __init__") from error
+        raise DataError(
+            f"objective.tagger {name} cannot be created: {error!r}", "correct the __init__ of the tagger"
+        ) from error
     spans = []
     for text in texts:
         try:
             entities = parse_entities(tagger.entities(text), len(text))
         except Exception as error:  # the user's code may raise any error
-            raise DataError(f"objective.tagger {name} failed on {text[:80]!r}: {error!r}", "correct it") from error
+            raise DataError(
+                f"objective.tagger {name} failed on {text[:80]!r}: {error!r}", "correct the tagger"
+            ) from error
         if entities is None:
             raise DataError(
                 f"objective.tagger {name} did not return pairs [start, end) for {text[:80]!r}",
-                "let it return whole numbers with 0 <= start < end <= len(text)",
+                "return pairs of whole numbers with 0 <= start < end <= len(text)",
             )
         spans.append(entities)
     return spans

@@ -227,7 +227,10 @@ def _summary(chunks: list[EncodedChunk], corpus: CorpusConfig, manifest: Manifes
         if chunk.tally:
             tally.add(Tally(**json.loads(chunk.tally)))
     if counts["refused"]:
-        log("prepare: this tokenizer does not allow cutting texts, so whole texts were tokenized, which is slower")
+        log(
+            "prepare: whole texts were tokenized, which is slower, because this tokenizer does not allow splitting"
+            " texts into pieces"
+        )
     metrics: dict[str, Any] = {
         **{name: counts[name] for name in ("train_documents", "train_tokens", "heldout_documents", "heldout_tokens")},
         "characters": counts["characters"],
@@ -252,15 +255,19 @@ def _check(tally: Tally, counts: Counter[str], corpus: CorpusConfig, manifest: M
         log(f"prepare: {text} (in {first}{f' and {others} other files' if others > 0 else ''})")
     if (measured := tally.dropped.get(MEASURED)) and not counts["train_documents"]:
         raise DataError(
-            f"{first}: nothing is left to train on, since {measured} of its documents are also measured"
-            " (evaluation.general_paths, or a task's dev split)",
-            "give evaluation.general_paths other text than corpus.paths, mixture.replay_paths and tapt.pool_paths, or"
-            " name the same file in both fields, so that its held-out share is measured and the rest trained on",
+            f"{first}: no document is left to train on, because {measured} of its documents are also in a text on which"
+            " the loss is measured (evaluation.general_paths, or a task's dev split)",
+            "set evaluation.general_paths to other text than corpus.paths, mixture.replay_paths and tapt.pool_paths, or"
+            " name the same file in both fields: then the loss is measured on its held-out share, and the rest is used"
+            " for training",
         )
     if not tally.kept:
-        dropped = ", ".join(f"{count} {reason}" for reason, count in tally.dropped.items()) or "no record at all"
+        dropped = (
+            ", ".join(f"{count} {reason}" for reason, count in tally.dropped.items()) or "the files contain no record"
+        )
         raise DataError(
-            f"the corpus is empty after cleaning: {dropped} ({len(manifest.parts)} parts, first {first})",
+            f"the corpus is empty after cleaning: {dropped} ({len(manifest.parts)} files or datasets, the first is"
+            f" {first})",
             "check corpus.paths, corpus.text_field and corpus.cleaning",
         )
     tokens = counts["train_tokens"] + counts["heldout_tokens"]

@@ -96,7 +96,7 @@ def check_few_bad(tally: Tally, most: float, records: str = "records") -> None:
     if bad > most * tally.seen:
         raise DataError(
             f"{bad} of {tally.seen} {records} are unreadable: {tally.unreadable}",
-            f"mend the files{known and f' ({known})'}, or raise corpus.max_bad_fraction (now {most})",
+            f"correct the files{known and f' ({known})'}, or raise corpus.max_bad_fraction (now {most})",
         )
 
 
@@ -114,10 +114,10 @@ def check_some_left(tally: Tally, files: Sequence[str]) -> None:
         return
     named = ", ".join(files[:NAMED]) + (f" and {len(files) - NAMED} more" if len(files) > NAMED else "")
     raise DataError(
-        f"no document of {named} is left: of {tally.seen} records all were left out ({tally.left_out})"
+        f"no document of {named} is left: all {tally.seen} records were left out ({tally.left_out})"
         if tally.seen
         else f"{named}: there are no records",
-        "check the paths, the text field and corpus.cleaning; a pool must hold other text than dev and test",
+        "check the paths, the text field and corpus.cleaning; a pool must contain other text than dev and test",
     )
 
 
@@ -277,7 +277,7 @@ def _passed(text: str, blocks: tuple[Block, ...], tally: Tally) -> str | Drop:
         if not isinstance(text, str):
             raise DataError(
                 f"block {block.name} of corpus.cleaning returned {text!r:.40}, which is neither a text nor a Drop",
-                'let the block return the text, changed or not, or Drop("reason") to leave the document out',
+                'return the text, changed or not, or Drop("reason") to leave the document out',
             )
     if changes:
         text = _plain(text)  # removes outer spaces again, because blocks may leave some
@@ -362,7 +362,7 @@ def item_texts(
         for number, text in clean_numbered(records, corpus, tally, piece.place, sieve):
             record = before + number - 1
             if record >= ITEM_IDS:
-                raise DataError(f"{piece.place} has more than {ITEM_IDS} records", "divide it into several files")
+                raise DataError(f"{piece.place} has more than {ITEM_IDS} records", "split the file into several files")
             yield id_at(item, record), text
 
 

@@ -99,8 +99,9 @@ class ItemIndex:
         if position < len(self.tokens):
             if self.tokens[position] != tokens:
                 raise DataError(
-                    f"the corpus has changed: a part that had {self.tokens[position]} tokens now has {tokens}",
-                    "restore the file, or start the job again from its beginning",
+                    f"the corpus has changed since this job first read it: a part of a file that had"
+                    f" {self.tokens[position]} tokens now has {tokens}",
+                    "restore the original files, or start the job again from its beginning",
                 )
             return
         self.tokens.append(tokens)
@@ -323,7 +324,7 @@ def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
         line.update(seen, read, total, total)
     if not seen:
         raise DataError(
-            f"the corpus is empty after cleaning ({len(items)} parts)",
+            f"the corpus is empty after cleaning ({len(items)} file ranges were read)",
             "check corpus.paths, corpus.text_field and corpus.cleaning",
         )
     numbers = {name: counts[name] for name in ("heldout_documents", "heldout_tokens")}

@@ -75,7 +75,7 @@ class TextProfile:
         if self.boilerplate > MOST_BOILERPLATE:
             found.append(
                 f"{self.boilerplate:.0%} of the text is in lines that many documents share: remove menus and notices"
-                " with the cleaning block boilerplate, and other lines with a block of your own"
+                " with the cleaning block boilerplate, and other lines with your own cleaning block"
             )
         return found
 
@@ -95,15 +95,19 @@ class TextProfile:
             second = sum(list(known.values())[1:])
             if second <= MOST_FOREIGN:
                 return []
-            return [f"the text has several languages ({_named(known)}): {keep}, or begin with a multilingual model"]
+            return [
+                f"the text has several languages ({_named(known)}): {keep}, or start from a multilingual model"
+                " (model.path)"
+            ]
         foreign = {code: share for code, share in known.items() if code not in model}
         if sum(foreign.values()) <= MOST_FOREIGN:
             return []
         names = ", ".join(sorted(model))
         return [
-            f"the model's card names the language {names}, and {sum(foreign.values()):.0%} of the text is in others"
-            f" ({_named(foreign)}): begin with a model of this language (model.path), add its words to the vocabulary"
-            f" (dontstop vocabulary extend), or keep the text in {names} only (corpus.cleaning: language)"
+            f"the model's card names the language {names}, but {sum(foreign.values()):.0%} of the text is in other"
+            f" languages ({_named(foreign)}): start from a model for the languages of the text (model.path), add words"
+            f" of the text to the vocabulary (dontstop vocabulary extend), or keep only the text in {names}"
+            " (corpus.cleaning: language)"
         ]
 
 
@@ -235,19 +239,20 @@ class Legibility:
         found = []
         if (self.unknown_share or 0.0) > MOST_UNKNOWN:
             found.append(
-                f"the tokenizer does not know a part of {self.unknown_share:.1%} of the words (limit"
-                f" {MOST_UNKNOWN:.0%}), and the model learns nothing of these: begin with a model of this language and"
-                " script (model.path), or train a tokenizer and a model on it (dontstop vocabulary scratch)"
+                f"{self.unknown_share:.1%} of the words have a part that the tokenizer does not know (limit"
+                f" {MOST_UNKNOWN:.0%}), and the model learns nothing from these words: start from a model for the"
+                " language and script of the text (model.path), or train a tokenizer and a model on the text (dontstop"
+                " vocabulary scratch)"
             )
         spells = []
         if self.spaced_words >= FEWEST_WORDS and (self.pieces_per_word or 0.0) > MOST_PIECES:
-            spells.append(f"{self.pieces_per_word:.1f} pieces per word (limit {MOST_PIECES})")
+            spells.append(f"{self.pieces_per_word:.1f} tokens per word (maximum {MOST_PIECES})")
         if self.bytes_per_piece is not None and self.bytes_per_piece < FEWEST_BYTES and not found:
-            spells.append(f"{self.bytes_per_piece:.1f} bytes per piece (limit {FEWEST_BYTES:g})")
+            spells.append(f"{self.bytes_per_piece:.1f} bytes per token (minimum {FEWEST_BYTES:g})")
         if spells:
             found.append(
-                f"the tokenizer splits words too finely, into {' and '.join(spells)}: add words to its vocabulary"
-                " (dontstop vocabulary extend), or begin with a model of this language (model.path)"
+                f"the tokenizer splits words too finely, with {' and '.join(spells)}: add words to its vocabulary"
+                " (dontstop vocabulary extend), or start from a model for the language of the text (model.path)"
             )
         return found
 

@@ -109,7 +109,7 @@ class TokenStream:
         if written not in (None, stream.tokens):
             raise DataError(
                 f"the {len(stream.shards)} files {folder / pattern} hold {stream.tokens} tokens, but {written} were"
-                " written: some are missing, or others are among them",
+                " written: files are missing, or files of another run were added",
                 f"restore the files, or delete {folder} to prepare the corpus again",
             )
         return stream

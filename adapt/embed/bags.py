@@ -122,8 +122,9 @@ class Bags:
             counts = None
         if counts is None or counts.shape[1] < LEAST_WORDS:
             raise DataError(
-                f"{len(texts)} texts have fewer than {LEAST_WORDS} words that occur in {least_documents} texts or more",
-                "provide more text, or choose the embedder `transformer`: this one needs words separated by spaces",
+                f"fewer than {LEAST_WORDS} words occur in at least {least_documents} of the {len(texts)} texts",
+                "provide more text, or choose the embedder `transformer`, because this embedder needs words separated"
+                " by spaces",
             )
         return cls(tuple(map(str, counter.get_feature_names_out()))), counts
 

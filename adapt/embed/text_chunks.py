@@ -156,7 +156,7 @@ def _lines(file: str) -> Iterator[tuple[int, str]]:
                 record = json.loads(line)
                 known = int(record["id"]), str(record["text"])
             except (ValueError, KeyError, TypeError) as error:
-                problem = f"{file}, line {number}, has no id and text: {error}"
+                problem = f"{file}, line {number}: cannot read the fields id and text: {error}"
                 raise DataError(problem, "write the file again") from error
             yield known
 

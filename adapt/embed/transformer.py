@@ -336,8 +336,8 @@ def check_package(folder: Path) -> None:
     """
     if importlib.util.find_spec(PACKAGE) is None:
         raise ConfigError(
-            f"{folder} holds embeddings of model2vec, which is not installed",
-            "pip install 'dontstop[model2vec]', or name another model for the embedder static",
+            f"{folder} is a model2vec model, but the package model2vec is not installed",
+            "run pip install 'dontstop[model2vec]', or choose another model for the embedder static",
         )
 
 
@@ -359,7 +359,9 @@ class DistilledMeans:
         try:
             self._model = StaticModel.from_pretrained(folder, normalize=False, max_length=None)
         except Exception as error:  # catches every type of error, because model2vec uses several libraries
-            raise ModelError(f"{folder} cannot be read by model2vec: {error}", "copy or distil it again") from error
+            raise ModelError(
+                f"{folder} cannot be read by model2vec: {error}", "copy or distil the model again"
+            ) from error
 
     def __call__(self, texts: Sequence[str], at_once: int) -> EmbeddedTexts:
         """Returns the vectors of the texts. A text without a known token has the vector 0."""

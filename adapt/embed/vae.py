@@ -266,7 +266,9 @@ class TopicTraining:
         loss = self.model(bags, Draw(*(numbers.to(self.device) for numbers in drawn)), weight)
         value = float(loss.item())
         if not isfinite(value):
-            raise TrainingError(f"the loss of vampire is {value} at step {self.step}", "lower its learning_rate")
+            raise TrainingError(
+                f"the loss of the embedder vampire is {value} at step {self.step}", "lower vampire.learning_rate"
+            )
         self._adam.zero_grad()
         loss.backward()
         self._adam.step()

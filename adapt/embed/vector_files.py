@@ -63,7 +63,9 @@ def known_counts(file: Path) -> dict[str, int] | None:
         if checksum is not None and checksum != _checksum(*read_vectors(file)):
             return None
     except (OSError, pa.ArrowException) as error:
-        raise StorageError(f"{file} cannot be read: {error}", "delete it, and run the same command again") from error
+        raise StorageError(
+            f"{file} cannot be read: {error}", "delete this file, and run the same command again"
+        ) from error
     return known
 
 
@@ -85,7 +87,7 @@ def read_vectors(file: Path) -> VectorBatch:
     try:
         table = pq.read_table(file, memory_map=True)
     except (OSError, pa.ArrowException) as error:
-        raise StorageError(f"{file} cannot be read: {error}", "run the stage that writes it again") from error
+        raise StorageError(f"{file} cannot be read: {error}", "run again the stage that writes this file") from error
     column = table[VECTOR].combine_chunks()
     flat = column.flatten().to_numpy(zero_copy_only=False)
     return table[ID].to_numpy(), flat.reshape(len(table), column.type.list_size)

@@ -44,14 +44,14 @@ def check_metadata(export: ExportConfig) -> None:
     """
     if export.license and export.license not in LICENSES:
         raise ConfigError(
-            f"export.license: the Hugging Face Hub knows no licence {export.license!r}",
-            nearest(export.license, LICENSES, "use an identifier of its list, such as apache-2.0, or other"),
+            f"export.license: {export.license!r} is not a licence identifier of the Hugging Face Hub",
+            nearest(export.license, LICENSES, "use an identifier from the Hub's list, such as apache-2.0, or `other`"),
         )
     for language in languages(export):
         if not LANGUAGE.fullmatch(language):
             raise ConfigError(
-                f"export.language: {language!r} is no code of a language",
-                "use a code of ISO 639 with two or three small letters, such as en, or multilingual",
+                f"export.language: {language!r} is not a language code",
+                "use an ISO 639 code of two or three lower-case letters, such as en, or `multilingual`",
             )
 
 

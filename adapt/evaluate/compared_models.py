@@ -149,9 +149,10 @@ class BenchmarksCompared:
         seeds = f" Means over seeds, with intervals over items and seeds ({'; '.join(several)})." if several else ""
         return (
             f"95% intervals over items, paired between models; higher is better, except for metrics with an arrow."
-            f"{seeds} A score without interval is not a mean over items, or has too few. Leaked: items with at least"
-            f" {self.overlap:.0%} of their runs of {self.ngram} words in one training document, or with that share of"
-            f" the document's runs.{unknown} Cost: {self.tokens:,} tokens, {self.device_seconds:,.0f} s of device time."
+            f"{seeds} A score has no interval if it is not a mean over items, or if there are too few items. Leaked"
+            f" items share n-grams of {self.ngram} words with a training document: at least {self.overlap:.0%} of the"
+            f" n-grams of the item or of the document.{unknown} Cost: {self.tokens:,} tokens,"
+            f" {self.device_seconds:,.0f} s of device time."
         )
 
     def _leaks(self) -> list[Block]:
@@ -160,8 +161,8 @@ class BenchmarksCompared:
             return []
         return [
             TextBlock(
-                f"warning: the training text contains test items: {', '.join(leaked.values())}. Verdicts leave them"
-                " out. corpus.decontaminate removes such documents before training."
+                f"warning: the training text contains test items: {', '.join(leaked.values())}. Verdicts leave"
+                " these items out. To remove the documents that contain them before training, use corpus.decontaminate."
             )
         ]
 
@@ -265,8 +266,8 @@ class ModelsCompared:
                 blocks.append(TextBlock(f"{task}: {count} test texts that are also in train are left out."))
         if self.pseudo_perplexity:
             note = (
-                "Masked models predict each token with only that token masked (Salazar et al. 2020); for causal models"
-                " it is the perplexity. Lower is better."
+                "Masked models predict each token with only that token masked (Salazar et al. 2020). For causal models,"
+                " the value is the ordinary perplexity. Lower is better."
             )
             blocks.append(self._by_model("text", "Pseudo-perplexity", self.pseudo_perplexity, "{:,.2f}", note))
         if self.benchmarks:

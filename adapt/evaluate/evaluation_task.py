@@ -159,7 +159,7 @@ def measure_mean(measurement: EnsembleMeasurement) -> dict[str, dict[str, list[f
             raise ModelError(
                 f"ensemble.models: {pretrained.model} has separate parameters for each domain, so it has no single"
                 " prediction to average",
-                "name models without adapters, prompts, masks or experts of domains",
+                "name only models without adapters, prompts, masks or experts for single domains",
             )
         torch.nn.Module.to(model, device).eval()
         for name, sample in samples.items():

@@ -228,8 +228,9 @@ def _random_parts(config: Config) -> list[str]:
     """Says which parts of the model began with random weights."""
     top = config.model.reinitialize_top
     said = (
-        f"The weights of the top {top} layers were drawn anew before training (model.reinitialize_top, seed"
-        f" {config.seed}), so the loss before training is that of a model with random layers"
+        f"The weights of the top {top} layers were replaced with random weights before training"
+        f" (model.reinitialize_top, seed {config.seed}), so the loss before training is that of a model with random"
+        " layers"
     )
     return [*([NEW_HEAD] if config.model.head == "new" else []), *([said] if top else [])]
 
@@ -257,7 +258,7 @@ def _tasks(handover: Handover) -> str:
     config, is_transductive = handover.config, handover.is_transductive
     names = ", ".join(task.name for task in (config.task, *config.tasks))
     splits = "all splits (transductive)" if is_transductive else "the train split"
-    pool = ", and all of a pool" if config.tapt.pool_paths else ""
+    pool = ", and all documents of a pool" if config.tapt.pool_paths else ""
     selected = ", and documents selected from a pool" if "corpora.(selection)" in handover.training.inputs else ""
     return f"text of {splits} of {names}, without labels{pool}{selected}"
 
@@ -275,7 +276,7 @@ def _source(corpus: CorpusConfig) -> str:
 def _method(config: Config, training: Record) -> dict[str, Any]:
     """Returns the method with its options. Also names the earlier model that the training run started from, if any."""
     start, kind, options = training.inputs.get("start.training"), config.method.kind, config.method_options
-    before = {"began with the model of": start["path"]} if start else {}
+    before = {"started from the model in": start["path"]} if start else {}
     if kind == "plain":
         return before
     chosen = asdict(options) if options is not None else {}
@@ -336,7 +337,7 @@ OBJECTIVES = {
     "difference": "masked language modelling, more often of words that are rare in general text (arXiv 2305.14577)",
     "mntp": "masked next-token prediction with bidirectional attention (arXiv 2404.05961)",
     "causal": "causal language modelling",
-    "tsdae": "rebuilding sentences from their vectors (TSDAE, arXiv 2104.06979)",
+    "tsdae": "reconstructing sentences from their vectors (TSDAE, arXiv 2104.06979)",
     "causal_detour": "next-token prediction with causal attention (arXiv 2605.12438)",
     RTD: "replaced-token detection",
 }
@@ -441,7 +442,7 @@ def results_table(results: Sequence[LossChange]) -> str:
         return f"Not measured: {NOT_MEASURED}."
     has_domain = any(row.text == "domain" for row in results)
     detects = any(row.of for row in results)
-    missing = "" if has_domain else f"\n\nThe domain was not measured: {NOT_MEASURED}."
+    missing = "" if has_domain else f"\n\nThe loss on the domain was not measured: {NOT_MEASURED}."
     losses = ("loss before", "loss after", "change")
     are_sized = any(row.bits_per_byte_before is not None for row in results)
     header = (

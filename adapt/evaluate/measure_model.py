@@ -87,7 +87,7 @@ def overlaps(corpora: Mapping[str, Path], trained: Sequence[Path] | None) -> dic
     counts = {name: Measured.of([folder]).count_in(trained) for name, folder in corpora.items()}
     for name, count in counts.items():
         if count:
-            log(f"warning: the model was trained on {count} of the documents that are measured as {name}")
+            log(f"warning: {count} of the held-out documents of {name} are also in the model's training text")
     return {**counts}
 
 

@@ -126,8 +126,8 @@ class LossChange:
             return ""
         (before, after), (found, finds) = self.detected("auc"), self.detected("recall")
         return (
-            f" It ranks a replaced token above an original one with probability {after} ({before} before), and marks"
-            f" {finds} of the replaced tokens ({found} before)."
+            f" The model ranks a replaced token above an original one with probability {after} ({before} before), and"
+            f" marks {finds} of the replaced tokens ({found} before)."
         )
 
 
@@ -198,7 +198,7 @@ class RetrievalChange:
         low, high = of.change.low, of.change.high
         values = f"from {of.before.value:.3f} to {of.after.value:.3f}"
         if low is None or high is None:
-            return f"Retrieval (nDCG@10) went {values}. Too few queries for a 95% interval of the change."
+            return f"Retrieval (nDCG@10) went {values}. There are too few queries for a 95% interval of the change."
         ends = f"95% interval of the change: {interval(low, high, '+.3f')}"
         if low <= 0 <= high:
             return f"Retrieval (nDCG@10) did not change measurably: {values} ({ends})."
@@ -221,8 +221,8 @@ class RetrievalChange:
         left = ", ".join(f"{count:,} {reason}" for reason, count in after.left_out.items())
         return (
             f"{after.queries:,} queries, {after.documents:,} documents, {after.pooling} pooling. 95% intervals over"
-            " queries; higher is better. Isotropy: the mean cosine of two documents is low, and IsoScore high, if"
-            f" vectors use all directions.{f' Rows left out: {left}.' if left else ''}"
+            " queries; higher is better. Isotropy: if the vectors use all directions, the mean cosine of two documents"
+            f" is low and IsoScore is high.{f' Rows left out: {left}.' if left else ''}"
         )
 
 
@@ -307,7 +307,9 @@ class Similar:
         """Returns a sentence on the most and the least similar domains, a table per matrix, and the heatmap's path."""
         shared = "Share of the 10,000 most frequent words of one domain that are among those of the other."
         jaccard = "Words that occur in both domains, divided by words that occur in either."
-        cross = "How much worse word frequencies of the row's domain predict the column's text than its own do."
+        cross = (
+            "How much worse the column's text is predicted by the word frequencies of the row's domain than by its own."
+        )
         measured: tuple[tuple[Rows | None, str, str, bool], ...] = (
             (self.overlap, "Shared frequent words", shared, True),
             (self.jaccard, "Jaccard index of all words", jaccard, True),

@@ -129,9 +129,10 @@ def _text_losses(evaluation: Path, domain: str) -> TextLosses:
     losses = read_text_losses(evaluation, domain)
     if losses is None:
         raise DataError(
-            f"models with different tokenizers are compared by bits per byte, but {evaluation} has no lengths of the"
-            f" texts of {domain}, because an older version prepared them",
-            f"delete {evaluation} and the corpora that it measured on (folders prepare/), and run the job again",
+            f"models with different tokenizers are compared by bits per byte, but {evaluation} lacks the lengths of"
+            f" the texts of {domain}, because an older version of dontstop prepared these texts",
+            f"delete {evaluation} and the prepared corpora that it measured (in the folder prepare), and run the job"
+            " again",
         )
     return losses
 

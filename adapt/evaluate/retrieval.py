@@ -70,7 +70,7 @@ def no_pairs(retrieval: RetrievalConfig, left_out: Mapping[str, int] | None = No
     """Returns the error for files without a usable pair."""
     reasons = ", ".join(f"{count} rows: {reason}" for reason, count in (left_out or {}).items())
     return DataError(
-        f"retrieval.pairs {retrieval.pairs} holds no usable pair{f' ({reasons})' if reasons else ''}",
+        f"retrieval.pairs {retrieval.pairs} contains no usable pair{f' ({reasons})' if reasons else ''}",
         f"give each row a query in the field {retrieval.query_field!r} and a relevant text in"
         f" {retrieval.positive_field!r} (retrieval.query_field, retrieval.positive_field)",
     )
@@ -152,7 +152,7 @@ def _pair(query: Any, positive: Any) -> tuple[str, list[str]] | Bad:
     if not texts:
         return Bad("without a relevant text")
     others = [text for text in texts if text.strip() != query.strip()]
-    return (query, others) if others else Bad("whose relevant text is the query itself")
+    return (query, others) if others else Bad("with the query itself as relevant text")
 
 
 def _corpus(retrieval: RetrievalConfig) -> Iterator[str]:

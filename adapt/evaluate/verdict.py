@@ -123,11 +123,12 @@ class ChosenStep:
         said = (
             f"The exported model is that of step {self.step:,} of {self.last_step:,}, the best of {self.points}"
             f" measurements of {metric_words(self.metric)}, which went from {many * self.before:{form}} to"
-            f" {many * self.after:{form}} on the {what} that chose it"
+            f" {many * self.after:{form}} on the {what} used for this choice"
         )
         if self.other_before is None or self.other_after is None:
             return f"{said}. It was not measured on other {what}, so this figure is optimistic."
-        return f"{said}, and from {many * self.other_before:{form}} to {many * self.other_after:{form}} on others."
+        others = f"from {many * self.other_before:{form}} to {many * self.other_after:{form}} on other {what}"
+        return f"{said}, and {others}."
 
 
 def choice_of(
@@ -180,7 +181,7 @@ def fix_of_worse(
     if end < begin and passes is not None and passes > REPEATED:
         return (
             f"The training loss fell from {begin:.2f} to {end:.2f} while the text was read {passes:.1f} times, so the"
-            " model learnt it by heart: lower training.epochs or training.max_steps, or add text"
+            " model memorized the text: lower training.epochs or training.max_steps, or add text"
         )
     if end > begin:
         lower = f"such as {rate / 10:.1g} instead of {rate:g}"

@@ -124,8 +124,8 @@ def sampling_of(
         share = needed * _points(first, last, steps) * cost / trained
         raise ConfigError(
             f"evaluation.interval_steps is set, but the training of {steps} steps is so short that measuring"
-            f" {sum(least.values())} documents twice takes {share:.1%} of it, and evaluation.share is"
-            f" {evaluation.share:.1%}",
+            f" {sum(least.values())} documents twice takes {share:.1%} of its compute, which is more than"
+            f" evaluation.share ({evaluation.share:.1%})",
             f"set evaluation.share to {ceil(100 * share) / 100:g} or more, or leave evaluation.interval_steps out",
         )
     points = _points(first, last, interval)
@@ -222,6 +222,6 @@ def loss_metrics(texts: Iterable[str]) -> dict[str, str]:
     fixes = {"general": "set evaluation.general_paths, or choose domain_loss"}
     return {
         **{f"{text}_loss": "" if text in known else fixes.get(text, "") for text in ("domain", "general")},
-        PAST: "" if past else "only domains of a sequence after the first have domains before them",
+        PAST: "" if past else f"use {PAST} only in a sequence of domains, for a domain after the first",
         **{f"{PAST}.{name}": "" for name in past},
     }

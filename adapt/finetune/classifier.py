@@ -233,7 +233,7 @@ def save_classifier(
     with quiet():
         model = _filled(classifier, start, facts)
         for name, parameter in model.named_parameters():
-            check_finite(parameter, name, "the fine-tuned model", "lower finetune.learning_rate, and run it again")
+            check_finite(parameter, name, "the fine-tuned model", "lower finetune.learning_rate, and run the job again")
         _check(model, classifier, examples)
         with folder_aside(folder / MODEL_FOLDER) as aside:
             model.save_pretrained(aside)
@@ -274,6 +274,7 @@ def _check(model: Any, classifier: Classifier, examples: Examples) -> None:
         theirs = logits if batch.places is None else logits[0, batch.places.cpu()]
         if not torch.allclose(theirs, ours, rtol=_TOLERANCE, atol=_TOLERANCE):
             raise ModelError(
-                f"{type(model).__name__} does not give the logits of the model that was fine-tuned",
-                "leave finetune.save_model off, and report this",
+                f"the fine-tuned model is not saved, because {type(model).__name__} computes other logits with its"
+                " weights",
+                "leave finetune.save_model off, and report this as a bug",
             )

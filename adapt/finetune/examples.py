@@ -196,12 +196,14 @@ class Problem:
         splits = {name: Split.load(folder, name) for name in SPLITS}
         for name, split in splits.items():
             if not len(split):
-                raise DataError(f"task {facts.name} has no {name} examples", f"set task.{name} to files with some")
+                raise DataError(
+                    f"task {facts.name} has no {name} examples", f"set task.{name} to files that contain examples"
+                )
         examples = {name: Examples.of(split, facts, max_length, closing) for name, split in splits.items()}
         for name, of_split in examples.items():
             if not of_split.units.any():
                 raise DataError(
-                    f"task {facts.name}: no word of the {name} examples fits into {max_length} tokens",
+                    f"task {facts.name}: no word of the {name} examples fits in {max_length} tokens",
                     "raise finetune.max_length, or check the words of the examples",
                 )
         return cls(facts, splits, examples)

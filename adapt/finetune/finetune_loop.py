@@ -122,7 +122,7 @@ def _add_gradients(course: LoopInput, chosen: np.ndarray, at_once: int, scaler: 
 def _finite(value: float, step: int) -> float:
     if not math.isfinite(value):
         raise TrainingError(
-            f"the loss of fine-tuning is {value} at step {step}",
+            f"the fine-tuning loss is {value} at step {step}",
             "lower finetune.learning_rate, or set training.precision to fp32",
         )
     return value
@@ -193,14 +193,16 @@ def check_savable(settings: FinetuneSettings, model: Path, kind: str) -> None:
     family, mode = read_json(model / CONFIG).get("model_type", ""), settings.finetune.mode
     if mode != "fine_tune":
         raise ConfigError(
-            f"finetune.save_model works with finetune.mode fine_tune, not with {mode}",
+            f"finetune.save_model works only with finetune.mode fine_tune, not with {mode}",
             "leave finetune.save_model off, or set finetune.mode to fine_tune",
         )
     if family not in SAVABLE or (kind != "tokens" and settings.pooling != "first"):
         pooled = "" if family not in SAVABLE else f" with finetune.pooling {settings.pooling}"
         raise ConfigError(
-            f"finetune.save_model: transformers has no classifier like ours for model type {family!r}{pooled}",
-            f"leave finetune.save_model off, or use {' or '.join(sorted(SAVABLE))} and finetune.pooling first",
+            "finetune.save_model is set, but transformers has no classifier with the same layers for model type"
+            f" {family!r}{pooled}",
+            f"leave finetune.save_model off, or use a model of type {' or '.join(sorted(SAVABLE))} and finetune.pooling"
+            " first",
         )
 
 

@@ -22,7 +22,7 @@ from adapt.support.errors import ClusterError
 from adapt.support.heartbeat import at_work
 
 SMALLEST_GPU_SHARE = 0.1
-TAKES_LESS = "lower finetune.max_length, or take a larger device"
+TAKES_LESS = "lower finetune.max_length, or use a device with more memory"
 MICRO_BATCH = "finetune.micro_batch"
 TRAINED = ("fine_tune", "lora")
 """Modes that compute gradients for the encoder. In these modes, a smaller micro-batch needs less memory."""

@@ -128,8 +128,9 @@ class Decoder:
         check_direction(config, True, folder)
         if additions_of(config):
             raise ModelError(
-                f"{folder} has added modules, with which text cannot be generated",
-                "take the model before they were added, as generate.generator with mixture.replay_kind decoder",
+                f"{folder} has added modules, such as adapters, which text generation does not support",
+                "use the model from before these modules were added: set it as generate.generator, with"
+                " mixture.replay_kind decoder",
             )
         self.tokenizer = load_tokenizer(folder, pretrained.tokenizer, pretrained.trust_remote_code)
         with quiet():
@@ -238,8 +239,8 @@ def _layers_of(config: Any, folder: Path) -> int:
     known = {DynamicLayer.__name__, DynamicSlidingWindowLayer.__name__}
     if other := {type(layer).__name__ for layer in layers} - known:
         raise ModelError(
-            f"{folder}: its layers keep another state than keys and values ({', '.join(sorted(other))}), so text cannot"
-            " be generated with it",
+            f"the layers of {folder} store a state other than keys and values ({', '.join(sorted(other))}), which text"
+            " generation does not support",
             "choose a transformer such as GPT-2, Llama, Mistral or Qwen",
         )
     return len(layers)

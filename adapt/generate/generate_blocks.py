@@ -89,7 +89,7 @@ class MakeBlocks:
 
     def _make(self, block: Mapping[str, Any]) -> MadeFigures:
         if (self._folder / END_FILE).exists():
-            raise BudgetError("the generation stopped before a block; the finished blocks are kept")
+            raise BudgetError("text generation stopped before its next block of texts; the finished blocks are kept")
         if not self._is_loaded:  # the model is loaded only when needed, because all blocks may already exist
             torch.set_num_threads(1)
             self._maker.load()

@@ -42,7 +42,7 @@ def formats_of(section: SynthesizeConfig) -> tuple[Format, ...]:
     known = _read(file)
     if not section.formats or len(set(section.formats)) < len(section.formats):
         raise ConfigError(
-            f"synthesize.formats is {section.formats}: empty, or with a format twice",
+            f"synthesize.formats is {section.formats}, but must name at least one format, and each format only once",
             f"name some of {', '.join(known)}",
         )
     return tuple(_format(name, known, file) for name in section.formats)
@@ -65,11 +65,13 @@ def _format(name: str, known: dict[str, Any], file: Path) -> Format:
     if name not in known:
         raise ConfigError(f"synthesize.formats: {file} has no format {name!r}", nearest(name, known))
     given = known[name]
-    fix = f"write it as {{prompt: a text with {DOCUMENT}, pairs: true or false}}"
+    fix = f"write it as {{prompt: a text that contains {DOCUMENT} once, pairs: true or false}}"
     if not isinstance(given, dict) or given.keys() - {"prompt", "pairs"} or not isinstance(given.get("prompt"), str):
-        raise ConfigError(f"synthesize.templates: {file}: {name} has no prompt, or other fields", fix)
+        what = f"synthesize.templates: {file}: {name} has no `prompt` text, or has fields other than prompt and pairs"
+        raise ConfigError(what, fix)
     prompt, pairs = given["prompt"].strip(), given.get("pairs", False)
     if prompt.count(DOCUMENT) != 1 or not isinstance(pairs, bool):
-        raise ConfigError(f"synthesize.templates: {file}: {name} does not contain {DOCUMENT} once", fix)
+        what = f"{name} does not contain {DOCUMENT} exactly once, or pairs is not true or false"
+        raise ConfigError(f"synthesize.templates: {file}: {what}", fix)
     before, after = prompt.split(DOCUMENT)
     return Format(name, before, after, pairs)

@@ -144,8 +144,9 @@ class GibbsSampler:
         self._model: Any = load_model(pretrained.model, trust_remote_code=pretrained.trust_remote_code)
         if sees_both_sides(self._model.config):
             raise ModelError(
-                f"{pretrained.model} is a decoder that was turned into an encoder, from which gibbs cannot sample",
-                "set mixture.replay_kind to decoder, and generate.generator to the decoder that it was made from",
+                f"{pretrained.model} is a decoder that was converted to an encoder, which mixture.replay_kind gibbs"
+                " does not support",
+                "set mixture.replay_kind to decoder, and generate.generator to the original decoder",
             )
         self.tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
         self._drawing, self._sweeps, self._share = drawing, sweeps, share

@@ -219,7 +219,7 @@ class ToTei(ExportKind):
         if kind.model_type not in SERVED_BY_TEI:
             raise ConfigError(
                 f"export.kinds: Text Embeddings Inference does not serve {kind.model_type} models",
-                f"remove tei from export.kinds; it serves {', '.join(SERVED_BY_TEI)}",
+                f"remove tei from export.kinds; the server supports {', '.join(SERVED_BY_TEI)}",
             )
 
     def write(self, exported: ExportedModel) -> HandedOver:
@@ -231,7 +231,7 @@ class ToTei(ExportKind):
         folder, vectors = exported.folder, exported.vectors
         if vectors is None or vectors.pooling not in POOLINGS:
             raise ModelError(
-                f"Text Embeddings Inference has no pooling {vectors.pooling if vectors else ''}",
+                f"Text Embeddings Inference does not support the pooling {vectors.pooling if vectors else ''}",
                 "set export.sentence_transformers to mean or cls",
             )
         if not (folder / FAST).is_file():
@@ -240,7 +240,7 @@ class ToTei(ExportKind):
             )
         if "max_seq_length" not in read_json(folder / SENTENCE_LENGTHS):
             raise ModelError(
-                f"{folder / SENTENCE_LENGTHS} names no max_seq_length, which Text Embeddings Inference needs",
+                f"{folder / SENTENCE_LENGTHS} has no max_seq_length, which Text Embeddings Inference needs",
                 "set export.max_length",
             )
         files = {str(file.relative_to(folder)) for file in model_files(folder)} | {*pooling_files(exported)}
@@ -265,7 +265,7 @@ class ToVllm(ExportKind):
         kind = ModelKind.of(model)
         if config.objective.kind != "causal":
             raise ConfigError(
-                f"export.kinds: vLLM generates text with decoders, and {kind.model_type} is trained as an encoder",
+                f"export.kinds: vLLM generates text with decoders, but {kind.model_type} is trained as an encoder",
                 "remove vllm from export.kinds; for vectors, use tei or sentence_transformers",
             )
         if not {*kind.architectures} & {*SERVED_BY_VLLM}:

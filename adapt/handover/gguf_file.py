@@ -111,8 +111,9 @@ def rounding_difference(file: Path, folder: Path, config: Any, kind: str) -> flo
         allowed = max(ROUNDING[kind], ROUNDING["f16"] if kind == "q8_0" else 0.0)
         if not difference <= allowed * float(np.abs(weight).max(initial=0.0)):
             raise ModelError(
-                f"the weight {name} of {file} differs by {difference:.2g} from that of the model",
-                f"weights beyond 65,504 need gguf.type bf16 or f32 (now {kind})",
+                f"the weight {name} in {file} differs by {difference:.2g} from the model's weight, which is more than"
+                f" rounding to {kind} explains",
+                f"if the model has weights above 65,504, set gguf.type to bf16 or f32 (now {kind})",
             )
         worst = max(worst, difference)
     return worst

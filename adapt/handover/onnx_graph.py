@@ -138,7 +138,7 @@ def output_difference(model: PreTrainedModel, graph: Path, batches: list[dict[st
         if not difference <= TOLERANCE * max(1.0, float(np.abs(expected[real]).max())):
             raise ModelError(
                 f"the outputs of {graph.name} differ from those of the model by {difference:.2g}",
-                "remove onnx from export.kinds, and report this architecture",
+                "remove onnx from export.kinds, and report the model's architecture as a bug of dontstop",
             )
         worst = max(worst, difference)
     return worst

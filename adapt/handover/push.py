@@ -86,20 +86,20 @@ def check_access(folder: Path, repository: str) -> str:
         HubError: no token is set, the token has invalid characters, or an environment variable keeps the Hugging Face
             libraries from using the network.
     """
-    later = f"or leave export.push out and push later: {push_command_of(folder, repository)}"
+    later = f"or remove export.push and push later: {push_command_of(folder, repository)}"
     if offline := next((name for name in OFFLINE if os.environ.get(name, "0") not in ("", "0")), None):
-        raise HubError(f"{repository} cannot be pushed to, because {offline} is set", f"unset {offline}, {later}")
+        raise HubError(f"cannot push to {repository}, because {offline} is set", f"unset {offline}, {later}")
     token = os.environ.get(TOKEN, "").strip()
     if not token:
         raise HubError(
-            f"{repository} cannot be pushed to, because {TOKEN} is not set",
-            f"set {TOKEN} to a token of https://huggingface.co/settings/tokens that may write, {later}",
+            f"cannot push to {repository}, because {TOKEN} is not set",
+            f"set {TOKEN} to a token with write access (https://huggingface.co/settings/tokens), {later}",
         )
     if not TOKEN_FORM.fullmatch(token):
         raise HubError(
-            f"{repository} cannot be pushed to, because {TOKEN} has spaces, line breaks or other characters that no"
-            " token has",
-            f"copy the token again, without anything around it, {later}",
+            f"cannot push to {repository}, because {TOKEN} has spaces, line breaks or other characters that a token"
+            " cannot have",
+            f"copy the token again, without surrounding characters, {later}",
         )
     return token
 
@@ -116,7 +116,8 @@ def check_finished(folder: Path) -> None:
         if STAGE_FOLDER.fullmatch(place.name) and not (place / RECORD_FILE).is_file():
             raise ModelError(
                 f"{place} has no {RECORD_FILE}, so its stage is not finished, and files may be missing or incomplete",
-                "run the command that makes the model again; a copy without the record needs a name without the key",
+                "run the command that makes the model again; if the folder is a complete copy, remove the stage's key"
+                " from the end of its name",
             )
 
 
@@ -135,7 +136,9 @@ def push_folder(folder: Path, repository: str, private: bool = True) -> Sent:
     """
     check_repository(repository)
     if not (folder / CONFIG).is_file():
-        raise ModelError(f"{folder} has no {CONFIG}: it holds no model", "give a folder such as runs/export/papers-KEY")
+        raise ModelError(
+            f"{folder} has no {CONFIG}, so it contains no model", "name a folder such as runs/export/papers-KEY"
+        )
     model_files(folder)
     check_finished(folder)
     token = check_access(folder, repository)
@@ -182,8 +185,8 @@ def check_card(folder: Path, repository: str) -> None:
         _hub().ModelCard(card.read_text(encoding="utf-8"), ignore_metadata_errors=False)
     except Exception as error:  # errors of the YAML parser, and ValueErrors of huggingface_hub
         raise HubError(
-            f"the head of {card} is not valid: {str(error).splitlines()[0]}",
-            f"mend it, then {push_command_of(folder, repository)}",
+            f"the YAML header of {card} is not valid: {str(error).splitlines()[0]}",
+            f"correct the header, then run: {push_command_of(folder, repository)}",
         ) from error
 
 
@@ -201,7 +204,7 @@ def named_failures(folder: Path, repository: str) -> Iterator[None]:
     except Exception as error:  # errors of huggingface_hub, of the HTTP client and of sockets
         why, fix = _reason(error, repository)
         raise HubError(
-            f"{repository} was not pushed: {why}. The model stays in {folder}",
+            f"the push to {repository} failed: {why}. The model stays in {folder}",
             f"{fix}: {push_command_of(folder, repository)}",
         ) from error
 
@@ -222,7 +225,7 @@ def _reason(error: BaseException, repository: str) -> tuple[str, str]:
         if status is not None:
             return f"the Hub answered with status {status}: {_first_line(found)}", "try again later"
         if isinstance(found, ConnectionError) or type(found).__module__.split(".")[0] in _OF_HTTP:
-            return f"the Hub cannot be reached: {_first_line(found)}", "try again where there is a network"
+            return f"the Hub cannot be reached: {_first_line(found)}", "try again on a machine that can reach the Hub"
     return f"{type(error).__name__}: {_first_line(error)}", "try again"
 
 

@@ -73,12 +73,14 @@ def check_kinds(config: Config, model: Path) -> None:
         missing = [package for package in kind.packages if importlib.util.find_spec(package) is None]
         if missing:
             command = f"pip install 'dontstop[{kind.extra}]'" if kind.extra else f"pip install {' '.join(missing)}"
-            raise ConfigError(f"export.kinds names {name}, but {', '.join(missing)} is not installed", command)
+            raise ConfigError(
+                f"export.kinds names {name}, which needs packages that are not installed: {', '.join(missing)}", command
+            )
         added = [entry["kind"] for entry in stored_additions(model)] if (model / CONFIG).is_file() else []
         if added and name != "transformers":
             raise ConfigError(
-                f"export.kinds: {name} would ignore the {', '.join(added)} that {model} has in addition to its"
-                " architecture",
+                f"export.kinds: {name} would ignore the modules that {model} has in addition to its architecture:"
+                f" {', '.join(added)}",
                 f"remove {name} from export.kinds",
             )
         kind.refuse(config, model)

@@ -109,8 +109,9 @@ class ToSetFit(ExportKind):
         if task.train and (task.kind == "tokens" or task.pair_field):
             what = "labels of words" if task.kind == "tokens" else "pairs of texts"
             raise ConfigError(
-                f"export.kinds: SetFit classifies single texts, and the task {task.name} has {what}",
-                "remove setfit from export.kinds, or the task" + ("; gliner finds entities" if "words" in what else ""),
+                f"export.kinds: SetFit classifies single texts, but the task {task.name} has {what}",
+                "remove setfit from export.kinds, or remove the task"
+                + ("; to find entities, use gliner" if "words" in what else ""),
             )
 
     def write(self, exported: ExportedModel) -> HandedOver:
@@ -121,15 +122,17 @@ class ToSetFit(ExportKind):
         files = [SETFIT, *([HEAD] if labelled else []), *pooling_files(exported)]
         if labelled is None:
             (folder / HEAD).unlink(missing_ok=True)
-            return HandedOver("setfit", files, note="There is no head, because no task is configured.")
+            return HandedOver("setfit", files, note="There is no classification head, because no task is configured.")
         write_head(trained_head(folder, labelled), folder / HEAD)
-        return HandedOver("setfit", files, note=f"The head was trained on {len(labelled.texts):,} examples.")
+        return HandedOver(
+            "setfit", files, note=f"The classification head was trained on {len(labelled.texts):,} examples."
+        )
 
     def example(self, exported: ExportedModel) -> str:
         """Returns example code that classifies a text or, if there is no head, trains the classifier."""
         if exported.labelled:
             return """\
-A classifier with SetFit (its head is a pickle, which loading executes):
+A classifier with SetFit (its head is a pickle file, and loading a pickle can run any code in it):
 
 ```python
 from setfit import SetFitModel
@@ -187,7 +190,7 @@ class ToGliner(ExportKind):
         """Raises an error for decoders, because their vector of a word does not depend on the following words."""
         if config.objective.kind == "causal":
             raise ConfigError(
-                f"export.kinds: GLiNER needs an encoder, and {ModelKind.of(model).model_type} is trained as a decoder",
+                f"export.kinds: GLiNER needs an encoder, but {ModelKind.of(model).model_type} is trained as a decoder",
                 "remove gliner from export.kinds",
             )
 
@@ -213,9 +216,9 @@ class ToGliner(ExportKind):
             else '[{"tokenized_text": ["Mary", "left"], "ner": [[0, 0, "person"]]}]'
         )
         longest = max_sequence_length(exported.folder)
-        limit = f"model.data_processor.transformer_tokenizer.model_max_length = {longest}  # cut longer texts\n"
+        limit = f"model.data_processor.transformer_tokenizer.model_max_length = {longest}  # truncates longer texts\n"
         return f"""\
-Entities with GLiNER. Its span layers must be trained first. Install it in a separate environment with
+Entities with GLiNER. Its span layers must be trained first. Install GLiNER in a separate environment with
 `pip install 'gliner[training]'`, or next to dontstop with `pip install --no-deps gliner accelerate`:
 
 ```python

@@ -65,14 +65,14 @@ class ToGguf(ExportKind):
         kind = ModelKind.of(model)
         if config.objective.kind != "causal":
             raise ConfigError(
-                f"export.kinds: llama.cpp generates text with decoders, and {kind.model_type} is trained as an encoder,"
+                f"export.kinds: llama.cpp generates text with decoders, but {kind.model_type} is trained as an encoder,"
                 " so it cannot be exported as gguf",
                 "remove gguf from export.kinds; for an encoder, use onnx",
             )
         if kind.model_type not in ARCHITECTURES:
             raise ConfigError(
                 f"export.kinds: gguf is not available for {kind.model_type} models",
-                f"remove gguf from export.kinds, or convert the folder with llama.cpp; gguf knows"
+                f"remove gguf from export.kinds, or convert the folder with llama.cpp; gguf supports"
                 f" {', '.join(ARCHITECTURES)}",
             )
         self._refuse_positions(kind)
@@ -86,7 +86,7 @@ class ToGguf(ExportKind):
         if scaled not in scalings(kind.model_type) or is_windowed:
             what = f"attends to the last {window} tokens only" if is_windowed else f"scales positions by {scaled}"
             raise ConfigError(
-                f"export.kinds: the model {what}, which gguf does not hold for {kind.model_type} models",
+                f"export.kinds: the model {what}, which a GGUF file cannot store for {kind.model_type} models",
                 "remove gguf from export.kinds",
             )
 
@@ -176,7 +176,8 @@ def read_vocabulary(folder: Path, size: int | None = None) -> Vocabulary:
     bpe = content.get("model") or {}
     if bpe.get("type") != "BPE" or bpe.get("dropout"):
         raise ConfigError(
-            f"export.kinds: the tokenizer of {folder} is no BPE ({bpe.get('type')}), which GGUF needs",
+            f"export.kinds: gguf needs a BPE tokenizer without dropout, but the tokenizer of {folder} has the type"
+            f" {bpe.get('type')}",
             "remove gguf from export.kinds",
         )
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in bpe["merges"]]
@@ -222,9 +223,9 @@ def split_name(tokenizer: Mapping[str, Any], folder: Path) -> str:
             if parts[0].get("behavior") == "Isolated" and expression in SPLITS:
                 return SPLITS[expression]
     raise ConfigError(
-        f"export.kinds: the tokenizer of {folder} splits text in a way that gguf cannot name"
-        f" ({json.dumps(tokenizer.get('pre_tokenizer'))[:200]})",
-        "remove gguf from export.kinds; it knows the tokenizers of GPT-2, Llama, Mistral, Qwen2 and SmolLM",
+        f"export.kinds: gguf does not support the way in which the tokenizer of {folder} splits text"
+        f" (pre_tokenizer: {json.dumps(tokenizer.get('pre_tokenizer'))[:200]})",
+        "remove gguf from export.kinds; gguf supports the tokenizers of GPT-2, Llama, Mistral, Qwen2 and SmolLM",
     )
 
 

@@ -24,7 +24,8 @@ class ToOnnx(ExportKind):
         """Raises an error for models whose code is in their folder, because loading them needs trust_remote_code."""
         if config.model.trust_remote_code:
             raise ConfigError(
-                "export.kinds: onnx needs a model of transformers, and model.trust_remote_code is set",
+                "export.kinds: onnx can only export models whose code is in transformers, but model.trust_remote_code"
+                " is set",
                 "remove onnx from export.kinds",
             )
 
@@ -45,7 +46,7 @@ class ToOnnx(ExportKind):
         """Returns code that runs the graph."""
         output = "last_hidden_state" if exported.vectors else "the first output"
         return f"""\
-ONNX Runtime ({output} of shape texts x tokens x size):
+ONNX Runtime ({output} has the shape texts x tokens x size):
 
 ```python
 import onnxruntime

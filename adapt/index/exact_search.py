@@ -52,7 +52,10 @@ class VectorPart:
         """
         ids, rows = _mapped(folder / ids_file(number)), _mapped(folder / rows_file(number))
         if len(ids) != len(rows) or ids.dtype != np.int64 or rows.dtype != np.float16:
-            raise StorageError(f"{folder / ids_file(number)} does not fit its vectors", "build the index again")
+            raise StorageError(
+                f"{folder / ids_file(number)} does not match the vectors in {rows_file(number)}",
+                "build the index again",
+            )
         return cls(number, ids, rows)
 
     def positions_of(self, ids: np.ndarray) -> np.ndarray:
@@ -111,7 +114,7 @@ def check_unique(ids: np.ndarray) -> None:
     """
     ids = np.sort(ids)
     if len(again := ids[1:][ids[1:] == ids[:-1]]):
-        raise DataError(f"{len(again)} ids occur twice; the first is {again[0]}", "give every text an id of its own")
+        raise DataError(f"{len(again)} ids occur twice; the first is {again[0]}", "give every text a different id")
 
 
 def _mapped(file: Path) -> np.ndarray:
@@ -133,14 +136,15 @@ def unit_rows(vectors: np.ndarray, dimension: int | None = None) -> np.ndarray:
     """
     if vectors.ndim != 2 or (dimension is not None and vectors.shape[1] != dimension):
         raise DataError(
-            f"vectors of shape {list(vectors.shape)} where [n, {dimension or 'dimension'}] is needed",
-            "compare vectors of one embedder with one another",
+            f"the vectors have the shape {list(vectors.shape)} instead of [n, {dimension or 'dimension'}]",
+            "compare only vectors of the same embedder",
         )
     finite = np.isfinite(vectors).all(1)
     if not finite.all():
         first = int(np.flatnonzero(~finite)[0])
         raise DataError(
-            f"vector {first} of {len(vectors)} has numbers that are not finite", "mend the embedder or leave it out"
+            f"vector {first} of {len(vectors)} has numbers that are not finite",
+            "correct the embedder, or leave this vector out",
         )
     return scaled(vectors).astype(np.float16)
 

@@ -72,7 +72,8 @@ def plan_index(
         raise ConfigError(f"there is no index of kind {kind!r}", nearest(kind, ["auto", *get_args(IndexKind)]))
     if vectors < LEAST.get(kind, 0):
         raise DataError(
-            f"an index of kind {kind} needs at least {LEAST[kind]} vectors, and there are {vectors}", "choose flat"
+            f"an index of kind {kind} needs at least {LEAST[kind]} vectors, and there are {vectors}",
+            "choose the kind flat",
         )
     return IndexPlan(kind, 2 * isqrt(vectors) if kind.startswith("ivf") else 0)
 
@@ -317,7 +318,7 @@ def index_parts(
       ConfigError: there is no such kind.
     """
     if not sum(sizes):
-        raise DataError("there is no vector to be found", "check the texts that were embedded")
+        raise DataError("there are no vectors to index", "check the texts that were embedded")
     _check_distinct(folder, len(sizes))
     plan = plan_index(sum(sizes), dimension, memory_bytes, queries, kind)  # type: ignore[arg-type]
     if plan.kind != "flat":

@@ -57,7 +57,7 @@ class VectorIndex:
             raise DataError(
                 f"the index in {folder} holds vectors of the embedder {facts.embedder}, but the queries are vectors of"
                 f" {embedder}",
-                "embed both with one embedder, or build an index of this one's vectors",
+                "embed the queries with the index's embedder, or build the index again with the queries' embedder",
             )
         chosen = tuple(range(len(facts.parts)) if numbers is None else numbers)
         for number in chosen:
@@ -143,8 +143,8 @@ def check_neighbours(k: int, vectors: int) -> None:
     """
     if not 0 < k <= vectors:
         raise DataError(
-            f"{k} neighbours are requested, but the index has only {vectors} vectors",
-            "ask for fewer neighbours, or give a larger pool",
+            f"{k} neighbours are requested, but the number must be between 1 and the number of vectors, {vectors}",
+            "request fewer neighbours, or provide a larger pool",
         )
 
 

@@ -50,7 +50,9 @@ def job_of(name: str) -> Job:
     if ":" in name:
         job = imported("job", name)
         if not isinstance(job, Job):
-            raise ConfigError(f"job: {name} is no Job", f"make it an instance of {Job.__module__}.Job")
+            raise ConfigError(
+                f"job: {name} is not an instance of {Job.__module__}.Job", f"make {name} an instance of this class"
+            )
         return job
     if name not in JOBS:
         raise ConfigError(f"there is no job {name or '(none)'}", nearest(name, JOBS))

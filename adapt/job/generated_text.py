@@ -53,12 +53,12 @@ def generated_replay(
     if config.mixture.replay_paths:
         raise ConfigError(
             f"mixture.replay_paths is set, but mixture.replay_kind {kind} generates the replayed text",
-            "remove one of the two",
+            "remove mixture.replay_paths, or set mixture.replay_kind to files",
         )
     if section.generator and kind != "decoder":
         raise ConfigError(
             f"generate.generator is set, but mixture.replay_kind is {kind}",
-            "set it to decoder, or remove the generator",
+            "set mixture.replay_kind to decoder, or remove generate.generator",
         )
     way: Literal["decoder", "gibbs"] = "gibbs" if kind == "gibbs" else "decoder"
     start = _given_generator(context, section.generator) if kind == "decoder" else _own_model(base, config)
@@ -66,12 +66,15 @@ def generated_replay(
     longest = max_sequence_length(start.pretrained.model)
     if longest is not None and section.max_length + AROUND[way] > longest:
         raise ConfigError(
-            f"generate.max_length is {section.max_length}, but the model takes {longest} tokens with"
-            f" {AROUND[way]} special",
+            f"generate.max_length is {section.max_length}, but the model takes at most {longest} tokens,"
+            f" including {AROUND[way]} special",
             f"set generate.max_length to {longest - AROUND[way]} or less",
         )
     if way == "gibbs" and section.prompts:
-        raise ConfigError("generate.prompts is set, but gibbs begins with mask tokens", "remove generate.prompts")
+        raise ConfigError(
+            "generate.prompts is set, but mixture.replay_kind gibbs generates text from mask tokens, without prompts",
+            "remove generate.prompts",
+        )
     prompts = _prompts(context, section) if section.prompts else None
     tokenizer = context.digests.of_all(tokenizer_files(start.pretrained.tokenizer))
     generated = Generate(name, config, way, start, tokenizer, prompts)
@@ -115,8 +118,10 @@ def _own_model(base: Start, config: Config) -> Start:
     kind = config.mixture.replay_kind
     if start.head is not None and start.training is start.head:
         raise ConfigError(
-            f"mixture.replay_kind is {kind}, but the model's head is new (model.head), so it has learnt no text",
-            "set mixture.replay_kind to decoder and generate.generator, or to files and mixture.replay_paths",
+            f"mixture.replay_kind is {kind}, but the model's head is new and untrained (model.head), so it"
+            " cannot generate text",
+            "set mixture.replay_kind to decoder and name a decoder in generate.generator; or set it to files and name"
+            " general text in mixture.replay_paths",
         )
     if start.turned is not None:
         raise ConfigError(
@@ -157,9 +162,9 @@ def _check_way(folder: Path, kind: str) -> None:
         )
     what = "mixture.replay_kind is self" if kind == "self" else "mixture.replay_kind is decoder"
     raise ConfigError(
-        f"{what}, but {folder} is no decoder, so it cannot generate text from left to right",
-        "set mixture.replay_kind to gibbs for an encoder, or to decoder and generate.generator to a decoder; or set"
-        " method.kind to distill, which needs no general text",
+        f"{what}, but {folder} is not a decoder, so it cannot generate text from left to right",
+        "set mixture.replay_kind to gibbs, which needs an encoder; or set mixture.replay_kind to decoder and"
+        " generate.generator to a decoder; or set method.kind to distill, which needs no general text",
     )
 
 
@@ -211,7 +216,7 @@ def rephrased_sources(
     folder = locate(section.generator)
     if not is_decoder_folder(folder):
         raise ConfigError(
-            f"synthesize.generator {section.generator} is no decoder, so it cannot write text",
+            f"synthesize.generator {section.generator} is not a decoder, so it cannot write text",
             "name a decoder, such as an instruct model",
         )
     generator, digest = Pretrained(folder, folder), context.digests.of_all(model_files(folder))
@@ -236,12 +241,13 @@ def _check_mixture(config: Config) -> None:
     weighted = any(source.weight is not None for source in config.corpus.sources)
     if weighted and mixture.rephrased_fraction is None:
         raise ConfigError(
-            "corpus.sources have weights, but the rewritten documents have none", "set mixture.rephrased_fraction"
+            "corpus.sources have weights, but the rewritten documents have none",
+            "set mixture.rephrased_fraction to the share of rewritten documents",
         )
     if mixture.order == "sequential" and mixture.rephrased_fraction is not None:
         raise ConfigError(
-            "mixture.rephrased_fraction is set, but under mixture.order sequential every source is passed through once",
-            "remove it, or set mixture.order to interleaved",
+            "mixture.rephrased_fraction is set, but with mixture.order sequential, each source is passed through once",
+            "remove mixture.rephrased_fraction, or set mixture.order to interleaved",
         )
 
 

@@ -131,12 +131,17 @@ class JobRun:
         """
         made = getattr(self.result, "models_made", None)
         if made is None:
-            raise ConfigError(f"job {self.job.name} makes no model here", "read its result, or run dapt, tapt or merge")
+            raise ConfigError(
+                f"this run of the job {self.job.name} made no model",
+                "read the job's result, or run a job that makes a model: dapt, tapt or merge",
+            )
         folders: dict[str, Path] = made(self.finished.record)
         name = "" if share is None else f"{share:g}"
         if name not in folders:
             known = ", ".join(folders) or "none"
-            raise ConfigError(f"there is no model of share {name or '(none given)'}", f"give one of: {known}")
+            raise ConfigError(
+                f"the job made no model for the share {name or '(none given)'}", f"set the share to one of: {known}"
+            )
         return folders[name]
 
     def figures(self) -> Mapping[str, Any]:
@@ -265,14 +270,18 @@ class Plan(SelfShown):
         for name, forecast in self.trainings.items() if len(self.trainings) == 1 else ():
             if forecast:
                 lines = [[figure, text] for figure, text in forecast.lines().items()]
-                blocks.append(Table(["figure", "forecast"], lines, f"Training {name}: what it will take", words=True))
+                blocks.append(Table(["figure", "forecast"], lines, f"Forecast for the training {name}", words=True))
         return [*blocks, *self._regimes()]
 
     def _regimes(self) -> list[Block]:
         """Describes each training stage's passes over the text and tokens per parameter. Advises on the first stage."""
         known = {name: regime for name, regime in self.regimes.items() if regime}
         if self.regimes and not known:
-            return [TextBlock("Regime: not known before the text is prepared; dontstop advise estimates it.")]
+            return [
+                TextBlock(
+                    "Regime (tokens per parameter): not known until the text is prepared; dontstop advise estimates it."
+                )
+            ]
         several = len(known) > 1
         blocks: list[Block] = [
             TextBlock(f"{name}: {regime.sentence()}" if several else regime.sentence())

@@ -77,8 +77,9 @@ def evaluate_stages(context: Context) -> Compare:
     }
     if different and config.comparison.pseudo_perplexity:
         raise ConfigError(
-            f"comparison.pseudo_perplexity is measured per token, and {different[0]} has other tokens than {FIRST}",
-            "set comparison.pseudo_perplexity to false; losses are compared by bytes of text",
+            f"comparison.pseudo_perplexity is measured per token, but the models {different[0]} and {FIRST} have"
+            " different tokenizers",
+            "set comparison.pseudo_perplexity to false; losses are still compared, per byte of text",
         )
     recipes = {model.name: model.recipe for model in others if model.recipe}
     if clash := next((recipe for recipe in recipes.values() if recipe in models), None):
@@ -126,8 +127,8 @@ def with_model(context: Context, path: str) -> Context:
     """
     other = starting_at(context, path)
     if not same_tokens(context.start, other.start, context.digests):
-        what = f"{path} has another tokenizer than {context.config.model.path}"
-        raise ModelError(what, "name models that share one")
+        what = f"{path} and {context.config.model.path} have different tokenizers"
+        raise ModelError(what, "name models that share a tokenizer")
     return other
 
 
@@ -148,8 +149,8 @@ def _check_names(field: str, names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1 or not re.fullmatch(r"[\w.+-]+", name):
             raise ConfigError(
-                f"{field}: the name {name!r} comes twice, or cannot name a folder ({', '.join(names)})",
-                "give each a name of its own, made of letters, digits, '.', '+', '-' and '_'",
+                f"{field}: the name {name!r} is used twice or is not a valid folder name (names: {', '.join(names)})",
+                "give each a unique name of letters, digits, '.', '+', '-' and '_'",
             )
 
 
@@ -316,8 +317,9 @@ def extend(context: Context) -> ExtendVocabulary | TeachRows:
         )
     if asked == "divergence" and not config.evaluation.general_paths:
         raise ConfigError(
-            "vocabulary.candidates divergence compares the corpus with general text, and there is none",
-            "name some in evaluation.general_paths",
+            "vocabulary.candidates divergence compares the corpus with general text, but evaluation.general_paths is"
+            " empty",
+            "name general text in evaluation.general_paths",
         )
     _check_module(context)
     general = listed_files(context, general_corpus(config), f"{config.name}-general") if asked == "divergence" else None
@@ -351,15 +353,15 @@ def _check_module(context: Context) -> None:
     kind = read_json(context.start.pretrained.model / CONFIG).get("model_type")
     if config.objective.kind == "causal" or kind not in PATTERNS:
         raise ConfigError(
-            f"vocabulary.module {config.vocabulary.module} goes with encoders whose layers are known, and not with"
-            f" {kind} models trained by objective.kind {config.objective.kind}",
+            f"vocabulary.module {config.vocabulary.module} works only with encoders whose layers dontstop knows, not"
+            f" with {kind} models trained with objective.kind {config.objective.kind}",
             "leave vocabulary.module unset, or choose a model like BERT, RoBERTa, DistilBERT, ELECTRA or ModernBERT",
         )
     if config.vocabulary.init == "distill":
         raise ConfigError(
-            "vocabulary.init distill compares the model's states before and after the extension, but an untrained"
-            " module changes all of them",
-            "take another vocabulary.init, or leave vocabulary.module unset",
+            "vocabulary.init distill compares the model's hidden states before and after the extension, but the"
+            " untrained vocabulary.module changes all of them",
+            "choose another vocabulary.init, or leave vocabulary.module unset",
         )
 
 
@@ -367,8 +369,8 @@ def _donor(context: Context) -> Start | None:
     asked = context.config.vocabulary
     if (asked.init == "omp") != (asked.donor is not None):
         raise ConfigError(
-            "vocabulary.init omp and vocabulary.donor go together, and only one of them is set",
-            "name a model that knows the domain's words as vocabulary.donor, or take another vocabulary.init",
+            "vocabulary.init omp and vocabulary.donor must be set together, but only one of them is set",
+            "set vocabulary.init to omp and vocabulary.donor to a model that knows the domain's words, or set neither",
         )
     if asked.donor is None:
         return None
@@ -409,7 +411,10 @@ def scratch(context: Context) -> ScratchModel:
     refuse_additions(context.start.pretrained.model, "built from scratch")
     config = context.config
     if config.vocabulary.size == "elbow":
-        raise ConfigError("vocabulary.size elbow limits words to add, but scratch adds none", "give a number of tokens")
+        raise ConfigError(
+            "vocabulary.size elbow limits the words that extend adds, but scratch builds a new vocabulary",
+            "set vocabulary.size to a number of tokens",
+        )
     return ScratchModel(config.name, config, context.start, context.tokens, domain_files(context), screening(context))
 
 
@@ -430,7 +435,7 @@ def with_action(arguments: Sequence[str]) -> list[str]:
 VOCABULARY_JOB = Job(
     kind=Kind(
         "vocabulary",
-        "Measures how the model's tokenizer breaks a domain's words, and changes its vocabulary.",
+        "Measures how the model's tokenizer splits a domain's words, and changes the model's vocabulary.",
         not_rtd="changes the tokens of a model and not those of its generator",
         defaults={"name": "vocabulary"},
     ),

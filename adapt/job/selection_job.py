@@ -93,8 +93,8 @@ def selection_of_job(context: Context, general: Prepare | None) -> Select | None
     """
     select = context.config.select
     if context.selected and select.pool_paths:
-        what = "the text comes from a selection of the chain, and select.pool_paths is set too"
-        raise ConfigError(what, "remove one of the two")
+        what = "`from` names a selection of the chain as the text to train on, but select.pool_paths is set too"
+        raise ConfigError(what, "remove `from` or select.pool_paths")
     if not context.selected and not select.pool_paths:
         if given := [name for name in BUDGETS if getattr(select, name)]:
             raise ConfigError(f"select.{given[0]} is set, but select.pool_paths is not", "set both, or neither")
@@ -209,7 +209,7 @@ def selected_domain(context: Context, chosen: Select, general: Prepare | None) -
         ConfigError: a corpus is also configured.
     """
     if has_corpus(context.config.corpus):
-        what = "a corpus is configured, and a selection in its place too"
+        what = "both a corpus and a selection of documents are configured as the text to train on"
         raise ConfigError(
             what, "remove one of them: corpus.paths (or sources), or select.pool_paths (in a chain, `from`)"
         )

@@ -108,7 +108,8 @@ def merging_of_domains(config: Config, models: int) -> Merging:
         )
     if section.models:
         raise ConfigError(
-            "merge.models is set, but with method.kind merge the models are those of the domains", "leave it out"
+            "merge.models is set, but method.kind merge merges the models of the sequence's domains",
+            "remove merge.models",
         )
     if isinstance(section.weights, list) and len(section.weights) < models:
         raise ConfigError(
@@ -118,8 +119,8 @@ def merging_of_domains(config: Config, models: int) -> Merging:
     merging = merging_of(replace(config, merge=replace(section, weights=weights)), models)
     if len(merging.shares) > 1:
         raise ConfigError(
-            f"merge.shares is {list(merging.shares)}, but a sequence hands on one model",
-            "give one share; dontstop merge makes a model for each of several",
+            f"merge.shares is {list(merging.shares)}, but a sequence continues with one merged model",
+            "give one share; only dontstop merge makes a model for each of several shares",
         )
     return merging
 
@@ -244,7 +245,7 @@ SEQUENCE_JOB = Job(
         "sequence",
         "Adapts a model to one domain after another without forgetting (Continual Pre-training of Language Models).",
         sources=True,
-        not_rtd="measures forgetting by losses on predicted words, and whose methods know no generator",
+        not_rtd="measures forgetting by losses on predicted tokens, and whose methods do not support a generator",
         defaults={
             "name": "sequence",
             "method.kind": "replay",

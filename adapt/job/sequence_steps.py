@@ -58,14 +58,15 @@ def check_domains(config: Config) -> list[str]:
     is_alone = mode == "separate" and method.goes_alone
     if mode not in ("continual", method.mode) and config.method.kind != "plain" and not is_alone:
         raise ConfigError(
-            f"method.kind is {config.method.kind}, but with sequence.mode {mode} no domain follows"
-            " another, so there is nothing to forget",
-            "leave sequence.mode out, or set method.kind to plain",
+            f"method.kind is {config.method.kind}, but with sequence.mode {mode} the model does not"
+            " learn one domain after another, so there is nothing to forget",
+            "remove sequence.mode, or set method.kind to plain",
         )
     if config.corpus.streaming:
         raise ConfigError("corpus.streaming is set, but a sequence measures prepared text", "leave it out")
     for name in RESERVED & set(sources):
-        raise ConfigError(f"corpus.sources: a domain cannot be called {name!r}", "give it another name")
+        what = f"corpus.sources: a domain cannot be called {name!r}, because dontstop uses this name itself"
+        raise ConfigError(what, "give the domain another name")
     order = config.sequence.order or list(sources)
     for name in order:
         if name not in sources:
@@ -95,13 +96,14 @@ def _check_replay(config: Config) -> None:
         return
     if config.sequence.mode != "continual" or method.is_merged_after:
         raise ConfigError(
-            "sequence.replay_fraction is set, but no domain follows another, so there is nothing to replay",
-            "leave it out, or learn the domains one after another (sequence.mode continual)",
+            "sequence.replay_fraction is set, but every training run starts from the initial model, so there is nothing"
+            " to replay",
+            "remove sequence.replay_fraction, or use sequence.mode continual with a method.kind other than merge",
         )
     if method.past_fraction:
         raise ConfigError(
-            f"sequence.replay_fraction and {config.method.kind}.fraction both say how much of the past is replayed",
-            f"set {config.method.kind}.fraction alone, since method.kind {config.method.kind} replays by itself",
+            f"sequence.replay_fraction and {config.method.kind}.fraction both set the share of replayed text",
+            f"remove sequence.replay_fraction, because method.kind {config.method.kind} replays by itself",
         )
     check_share_left("sequence.replay_fraction", share, config.mixture)
 

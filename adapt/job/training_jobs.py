@@ -235,13 +235,14 @@ def ensemble_stages(context: Context) -> MeasureEnsemble:
         raise ConfigError(
             f"ensemble.models names {len(named)} model{'' if len(named) == 1 else 's'}, and an ensemble needs two or"
             " more",
-            "name models of the same training with other seeds, such as [runs/export/a, runs/export/b]",
+            "name models that were trained in the same way with different seeds, such as"
+            " [runs/export/a, runs/export/b]",
         )
     others = [*config.comparison.models, NamedModel(BASE, config.model.path)]
     labels = [model.name for model in (*named, *others)]
     if repeated := next((name for name in [*labels, ENSEMBLE] if [*labels, ENSEMBLE].count(name) > 1), None):
         raise ConfigError(
-            f"two models of the comparison are called {repeated}", "name each model once, and under a name of its own"
+            f"two models of the comparison are called {repeated}", "list each model once, and give each a unique name"
         )
     starts = [other_model(context, model.path, "ensemble.models") for model in named]
     starts += [other_model(context, model.path, "comparison.models") for model in config.comparison.models]
@@ -259,7 +260,7 @@ def ensemble_stages(context: Context) -> MeasureEnsemble:
 ENSEMBLE_JOB = Job(
     kind=Kind(
         "ensemble",
-        "Measures the mean of several models' predictions (arXiv 2509.14786), next to each of them.",
+        "Measures the mean of several models' predictions, and each model separately (arXiv 2509.14786).",
         not_rtd="averages predictions of words",
         defaults={"name": "ensemble"},
     ),
@@ -286,7 +287,7 @@ def distil_stages(context: Context) -> Export:
 DISTIL_JOB = Job(
     kind=Kind(
         "distil",
-        "Makes one model of several: a student that learns their mean prediction on a domain (arXiv 2509.14786).",
+        "Distils several models into one, which learns their mean prediction on a domain (arXiv 2509.14786).",
         selects=True,
         not_rtd="compares predictions of words",
         defaults={"name": "distil", "method.kind": "distill"},
@@ -345,8 +346,8 @@ def _check_residual(kind: str, models: Sequence[Start]) -> None:
     instruct = [model.training is None and is_instruct(model.pretrained.tokenizer) for model in models]
     if any(instruct) and not instruct[place]:
         raise ConfigError(
-            "merge.models: with merge.kind residual the instruct model comes second, but the first one has a chat"
-            " template, and the second has none",
+            "merge.models: with merge.kind residual, the second model must be the instruct model, but only the first"
+            " model has a chat template",
             "name the adapted base first, then the instruct model",
         )
 
@@ -354,7 +355,7 @@ def _check_residual(kind: str, models: Sequence[Start]) -> None:
 MERGE_JOB = Job(
     kind=Kind(
         "merge",
-        "Makes models of others without training: between a base and a model, or of several models.",
+        "Merges models without training: interpolates between a base and a model, or combines several models.",
         corpus=False,
         not_rtd="merges models without their generators",
         defaults={"name": "merge"},

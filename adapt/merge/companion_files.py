@@ -93,7 +93,7 @@ model = {auto_class}.from_pretrained(folder)
 tokenizer = AutoTokenizer.from_pretrained(folder)
 ```
 
-It has not been measured. Weights were merged in fp32 and are stored in the types of the base.
+The merged model has not been evaluated. Weights were merged in fp32, and are stored in the data types of the base.
 """
 
 

@@ -15,8 +15,8 @@ from adapt.model.size import ALIASES, first_setting
 from adapt.support.errors import ModelError
 
 FIX_TOKENS = (
-    "merge models that were trained from one base, model.path; models may have tokens that it lacks if these are the"
-    " same in all of them and have ids after those of the base"
+    "merge only models that were trained from the base, model.path; models may have tokens that the base lacks, if all"
+    " models with new tokens have the same ones, with ids above all ids of the base"
 )
 SHOWN = 40
 
@@ -76,7 +76,7 @@ def _refuse_differing(base: Pretrained, model: Pretrained, ours: Mapping[str, in
         own, other = (f"id {ids[token]}" if token in ids else "absent" for ids in (theirs, ours))
         raise ModelError(
             f"{model.model} cannot be merged with {base.model}: {len(differing):,} tokens differ, such as"
-            f" {token[:SHOWN]!r}, {own} in its vocabulary and {other} in the other's",
+            f" {token[:SHOWN]!r}: {own} in the first model, {other} in the second",
             FIX_TOKENS,
         )
 
@@ -106,12 +106,12 @@ def vocabulary_of(pretrained: Pretrained) -> dict[str, int]:
         raise ModelError(f"{file} cannot be read: {error}", "copy or download the model again") from error
 
 
-FIX_ARCHITECTURE = "merge models that were trained from one base"
+FIX_ARCHITECTURE = "merge only models that were trained from the same base"
 DECIDING = {
     "model_type": ("model_type",),
-    "key and value heads": ("num_key_value_heads",),
-    "width of a head": ("head_dim",),
-    "types of segments": ("type_vocab_size",),
+    "number of key-value heads": ("num_key_value_heads",),
+    "size of an attention head": ("head_dim",),
+    "number of segment types": ("type_vocab_size",),
     **{name: keys for name, keys in ALIASES.items() if name not in ("attention_dropout", "positions")},
 }
 """Settings that determine the shapes of weights and the computation, with their names in config.json. The number of

@@ -92,7 +92,7 @@ def stored_weights(folder: Path) -> Iterator[StoredWeights]:
                 if form["dtype"] not in FLOATS | WHOLE:
                     raise ModelError(
                         f"{name} in {file} is of type {form['dtype']}, which cannot be merged",
-                        "merge the model as it was before it was quantized",
+                        "merge the version of the model that is not quantized",
                     )
             headers[file] = dict(header)
             handle = stack.enter_context(safe_open(file, framework="pt"))
@@ -255,9 +255,9 @@ def same_tensors(base: Shapes, model: Shapes, names: Names, folder: Path) -> dic
     if wrong:
         shapes = f"{wrong[0]}: {list(model[pairs[wrong[0]]])} in the model, {list(base[wrong[0]])} in the base"
         raise ModelError(
-            f"{folder} has another architecture than the base: {len(wrong)} tensors have another shape, such as"
+            f"{folder} has a different architecture than the base: {len(wrong)} tensors have different shapes, such as"
             f" {shapes}",
-            "merge models that were trained from one base",
+            "merge only models that were trained from the same base",
         )
     return pairs
 
@@ -272,8 +272,9 @@ def _matched(base: Shapes, model: Shapes, names: Names, folder: Path) -> dict[st
         if differing:
             more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
             raise ModelError(
-                f"{folder} has another architecture than the base: it {difference} {', '.join(differing[:3])}{more}",
-                "merge models that were trained from one base, saved with their language-model head",
+                f"{folder} has a different architecture than the base: it {difference} the tensors"
+                f" {', '.join(differing[:3])}{more}",
+                "merge only models that were trained from the same base and saved with their language-model head",
             )
     return pairs
 
@@ -324,7 +325,7 @@ def _with_rows(shapes: Shapes, rows: Mapping[str, int]) -> Shapes:
     return {name: (rows[name], *shape[1:]) if name in rows else shape for name, shape in shapes.items()}
 
 
-TOO_LARGE = "go less far (merge.shares, merge.weights), or store the base in fp32, which holds larger numbers than fp16"
+TOO_LARGE = "lower merge.shares or merge.weights, or store the base in fp32, which can store larger numbers than fp16"
 """Advice to the user if merged weights exceed the largest number of the base's data type."""
 
 

@@ -39,7 +39,7 @@ def merging_of(config: Config, models: int) -> Merging:
         raise ConfigError(
             f"merge.kind {section.kind} takes {wanted} {'model' if wanted == '1' else 'models'}, but merge.models has"
             f" {models}",
-            "list them in merge.models; the base is model.path",
+            "list the models to merge in merge.models; the base is model.path",
         )
     return Merging(
         kind=section.kind,
@@ -54,14 +54,17 @@ def _shares(section: MergeConfig, kind: type[Merger]) -> tuple[float, ...]:
     shares = tuple(kind.shares if section.shares is None else map(float, section.shares))
     folders = [f"{share:g}" for share in shares]
     if not shares or len(set(folders)) < len(shares):
-        raise ConfigError(f"merge.shares is {list(shares)}: empty, or a share is repeated", "give different shares")
+        raise ConfigError(
+            f"merge.shares is {list(shares)}: the list is empty, or a share is repeated",
+            "list at least one share; shares must differ in their first 6 digits",
+        )
     for share in shares:
         if not math.isfinite(share):
             raise ConfigError(f"merge.shares: {share} is not a finite number", "use numbers from 0 to 1")
         if not (0 <= share <= 1 or section.extrapolate):
             raise ConfigError(
-                f"merge.shares: {share:g} is not between 0 and 1 (the full merge)",
-                "correct it, or set merge.extrapolate to true to go beyond the models",
+                f"merge.shares: {share:g} is not between 0 and 1, the full merge",
+                "use a number from 0 to 1, or set merge.extrapolate to true to extrapolate beyond the full merge",
             )
     return shares
 
@@ -70,13 +73,15 @@ def _weights(section: MergeConfig, kind: type[Merger], models: int) -> tuple[flo
     given = section.weights
     if not kind.is_weighted:
         if given is not None:
-            raise ConfigError(f"merge.weights is set, but merge.kind {section.kind} has none", "leave it out")
+            raise ConfigError(
+                f"merge.weights is set, but merge.kind {section.kind} uses no weights", "remove merge.weights"
+            )
         return ()
     if isinstance(given, str):
         if kind is not Average:
             raise ConfigError(
                 f"merge.weights is {given}, but merge.kind is {section.kind}",
-                "give a number for each model; decays are for merge.kind average",
+                "list one number per model; only merge.kind average accepts the name of a decay",
             )
         return decay_weights(given, models)
     weights = (1.0,) * models if given is None else tuple(map(float, given))
@@ -87,13 +92,13 @@ def _weights(section: MergeConfig, kind: type[Merger], models: int) -> tuple[flo
 def _check_weights(weights: Sequence[float], kind: str, can_subtract: bool, models: int) -> None:
     if len(weights) != models:
         raise ConfigError(
-            f"merge.weights has {len(weights)} numbers, but there are {models} models", "give one for each model"
+            f"merge.weights has {len(weights)} numbers, but there are {models} models", "list one number per model"
         )
     wrong = [weight for weight in weights if not math.isfinite(weight) or not (weight > 0 or can_subtract)]
     if wrong or not any(weights):
         raise ConfigError(
             f"merge.weights is {list(weights)}, which merge.kind {kind} cannot use",
-            "use finite numbers, not all 0" if can_subtract else "use finite numbers above 0",
+            "use finite numbers that are not all 0" if can_subtract else "use finite numbers above 0",
         )
 
 
@@ -101,9 +106,12 @@ def _density(section: MergeConfig, kind: type[Merger]) -> float | None:
     if kind.density is None:
         if section.density is not None:
             raise ConfigError(
-                f"merge.density is set, but merge.kind {section.kind} uses all differences", "leave it out"
+                f"merge.density is set, but merge.kind {section.kind} uses all differences from the base",
+                "remove merge.density",
             )
         return None
     if section.density == 0:
-        raise ConfigError("merge.density is 0, which keeps nothing", "choose a share above 0, such as 0.2")
+        raise ConfigError(
+            "merge.density is 0, which keeps no differences from the base", "use a number above 0, such as 0.2"
+        )
     return kind.density if section.density is None else section.density

@@ -417,7 +417,8 @@ class Setting:
         """
         if self.length is None:
             raise ConfigError(
-                "method.kind: the method asks for the length of the training without declaring depends_on_length",
+                "method.kind: the method reads the number of training steps, but its class does not declare"
+                " depends_on_length",
                 "set `depends_on_length = True` in its class (docs/develop/extending.md)",
             )
         return self.length

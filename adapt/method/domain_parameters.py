@@ -68,7 +68,7 @@ def check_trained_sets(
         ModelError: the model already has added parameters of another kind.
     """
     if by_domain:
-        check_prepared(config, "the prototype of a domain", f"set {method}.per_domain to false")
+        check_prepared(config, "the mean embedding of a domain", f"set {method}.per_domain to false")
     entries = stored_additions(model)
     for entry in entries:
         if entry["kind"] not in (kind, NAMED):
@@ -76,11 +76,11 @@ def check_trained_sets(
         changed = {name: value for name, value in options.items() if entry["kind"] == kind and entry[name] != value}
         for name, value in changed.items():
             raise ConfigError(
-                f"{method}.{name} is {value!r}, but {model} has {kind} that were made with {entry[name]!r}",
+                f"{method}.{name} is {value!r}, but {model} has {kind} that were created with {entry[name]!r}",
                 f"set {method}.{name} to {entry[name]!r}, or start from a model without {kind}",
             )
     if entries and by_domain != any(entry["kind"] == NAMED for entry in entries):
-        had = "one set for all domains" if by_domain else "a set for each domain"
+        had = f"one set of {kind} for all domains" if by_domain else f"a set of {kind} for each domain"
         raise ConfigError(
             f"{method}.per_domain is {str(by_domain).lower()}, but {model} has {had}",
             f"set {method}.per_domain to {str(not by_domain).lower()}, or start from a model without {kind}",
@@ -103,23 +103,24 @@ def check_domain_sets(config: Config, model: Path, method: str, kind: str, optio
         ModelError: the model type is not supported, or the model already has added parameters of another kind.
     """
     check_units(model)
-    check_prepared(config, "the prototype of a domain", "choose another method.kind")
+    check_prepared(config, "the mean embedding of a domain", "choose another method.kind")
     for entry in stored_additions(model):
         if entry["kind"] not in (kind, NAMED):
             raise _carries(model, entry["kind"], method)
         for name, value in options.items():
             if entry["kind"] == kind and entry.get(name) != value:
                 raise ConfigError(
-                    f"method.kind {method} uses {kind} of {name} {value!r}, but those of {model} have"
+                    f"method.kind {method} uses {kind} with {name} {value!r}, but the {kind} of {model} have"
                     f" {entry.get(name)!r}",
-                    f"set {method}.{name} as when these were trained, or start from a model without {kind}",
+                    f"set {method}.{name} to the value with which these {kind} were trained, or start from a model"
+                    f" without {kind}",
                 )
 
 
 def _carries(model: Path, other: str, method: str) -> ModelError:
     return ModelError(
-        f"{model} has {other}, and method.kind {method} cannot be combined with them",
-        "choose the model that its training started from",
+        f"{model} already has {other}, with which method.kind {method} cannot be combined",
+        f"start from a model without {other}, such as the model that this one was trained from",
     )
 
 
@@ -348,7 +349,8 @@ class Prompted(TrainsVectors):
         if try_unknown(model, causal, config.model.trust_remote_code) not in ("packed", None):
             kind = read_json(model / CONFIG).get("model_type")
             raise ModelError(
-                f"prompts need packed documents, which {kind} models do not take", "choose another method.kind"
+                f"method.kind prompt needs packed documents, which {kind} models do not support",
+                "choose another method.kind",
             )
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
@@ -410,7 +412,7 @@ def check_room(config: Config, model: Path, field: str, length: int) -> None:
     left = longest if has_prompts else longest - length
     if left <= 0:
         raise ConfigError(
-            f"{field} is {length}, but the model takes {longest} tokens, text included",
+            f"{field} is {length}, but the model takes at most {longest} tokens, including the text",
             f"set {field} to {longest // 2} or less",
         )
     for section, wanted in (("training", config.training), ("evaluation", config.evaluation)):
@@ -418,6 +420,6 @@ def check_room(config: Config, model: Path, field: str, length: int) -> None:
             vectors = "1 vector" if length == 1 else f"{length} vectors"
             raise ConfigError(
                 f"{section}.sequence_length is {wanted.sequence_length}, but with a prompt of {vectors} the model"
-                f" takes {left} tokens",
+                f" takes at most {left} tokens of text",
                 f"set {section}.sequence_length to {left} or less, or lower {field}",
             )

@@ -98,8 +98,8 @@ def sum_up(summing: Summing, name: str, previous: Path | None) -> Summed:
     files, counts, tokens, finite = zip(*shares, strict=True)
     if not all(finite):
         raise TrainingError(
-            f"numbers are not finite, so the {summing.measured} cannot be measured",
-            "check the loss of the training before; a smaller training.learning_rate may help",
+            f"measured values are not finite, so the {summing.measured} cannot be computed",
+            "check the loss of the previous training run; a smaller training.learning_rate may help",
         )
     parts = [folder / file for file in files]
     domains = join_sums(parts, sum(counts), previous / name if previous else None, folder / name)
@@ -177,11 +177,14 @@ def check_sums(file: Path, ours: Mapping[str, Sequence[int]], measured: str) -> 
         with safe_open(file, framework="pt") as opened:
             theirs = {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
-        raise StageError(f"{file} cannot be read: {error}", f"delete {file.parent} to measure it again") from error
+        raise StageError(f"{file} cannot be read: {error}", f"delete {file.parent} to measure again") from error
     ours = {name: list(shape) for name, shape in ours.items()}
     if names := sorted(name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name)):
-        example = f"{names[0]} is {theirs.get(names[0], 'not')} there and {ours.get(names[0], 'not')} here"
+        example = (
+            f"the shape of {names[0]} is {theirs.get(names[0], 'missing')} there and"
+            f" {ours.get(names[0], 'missing')} in this model"
+        )
         raise ModelError(
-            f"{file} holds the {measured} of another model: {example}",
-            "keep to one model in a sequence of domains, or measure again on this one",
+            f"{file} has the {measured} of another model: {example}",
+            "use the same model for all domains of a sequence, or measure again on this model",
         )

@@ -104,8 +104,8 @@ class Replay(Method):
         self._check_growth(config)
         if not config.corpus.sources and not general:
             raise ConfigError(
-                "method.kind is replay, but there is no domain before, and no general text to replay",
-                "name general text in mixture.replay_paths with a mixture.replay_fraction, or use dontstop sequence",
+                "method.kind is replay, but there is neither an earlier domain nor general text to replay",
+                "set mixture.replay_paths and mixture.replay_fraction to replay general text, or use dontstop sequence",
             )
 
     def _check_growth(self, config: Config) -> None:
@@ -115,7 +115,7 @@ class Replay(Method):
         if not mixture.replays:
             raise ConfigError(
                 "replay.general_growth is set, but there is no general text to replay",
-                "name it in mixture.replay_paths, or set mixture.replay_kind",
+                "name general text in mixture.replay_paths, or set mixture.replay_kind",
             )
         grown = self.general_growth * max(domains - 1, 0)
         for name, share in (("replay_fraction", mixture.replay_fraction), ("replay_last", mixture.replay_last)):
@@ -123,7 +123,7 @@ class Replay(Method):
                 raise ConfigError(
                     f"replay.general_growth {self.general_growth:g} makes the share of general text"
                     f" {share + grown:.3g} after {domains} domains (mixture.{name} is {share:g})",
-                    f"choose it so that the share stays between 0 and {1 - self.past_fraction:g}",
+                    f"set replay.general_growth so that this share stays between 0 and {1 - self.past_fraction:g}",
                 )
 
 
@@ -144,7 +144,7 @@ def check_share_left(field: str, share: float, mixture: MixtureConfig) -> float:
     general = max(mixture.replay_fraction, mixture.replay_last or 0.0) if mixture.replays else 0.0
     if share + general >= 1:
         raise ConfigError(
-            f"{field} {share:g} and mixture.replay_fraction {general:g} leave no share of the run to the domain",
+            f"{field} {share:g} and mixture.replay_fraction {general:g} leave no rows of the run for the domain's text",
             "lower one of them, so that they sum to less than 1",
         )
     return general

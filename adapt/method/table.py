@@ -85,15 +85,16 @@ def check_method(config: Config, model: Path) -> None:
         )
     if config.objective.kind == RTD and config.method.kind in METHODS and config.method.kind not in WITH_GENERATOR:
         raise ConfigError(
-            f"method.kind {config.method.kind} does not train the generator and the model of objective.kind rtd",
+            f"method.kind {config.method.kind} cannot train the two models of objective.kind rtd, the"
+            " generator and the discriminator",
             f"choose {', '.join(WITH_GENERATOR)}",
         )
     if reads_own_vectors(config) and any(
         getattr(type(method), hook) is not getattr(Method, hook) for hook in _CHANGING
     ):
         raise ConfigError(
-            f"method.kind {config.method.kind} does not work with objective.kind {config.objective.kind}, whose passes"
-            " it would change",
+            f"method.kind {config.method.kind} does not work with objective.kind {config.objective.kind}, because it"
+            " would change the passes of this objective",
             "set method.kind to plain or replay",
         )
     method.check(config, model)

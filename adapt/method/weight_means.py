@@ -76,8 +76,9 @@ class Interpolated(Method):
         for name, weight in state.items():
             if name not in other or other[name].shape != weight.shape:
                 raise ModelError(
-                    f"{folder} has no {name} of the trained model's shape {list(weight.shape)} to interpolate with",
-                    "set interpolate.towards to before, since vocabulary or layers are not those of the base any more",
+                    f"the model in {folder} cannot be interpolated with the trained model, because it has no {name} of"
+                    f" shape {list(weight.shape)}",
+                    "set interpolate.towards to before, because the vocabulary or layers differ from the base model's",
                 )
         return other
 
@@ -173,12 +174,12 @@ class WindowAverage(Method):
             return ""
         if not reached:
             return (
-                f"the window of method.kind average, which begins after step {planned[0]}, was not reached: the model"
-                " is that of the last step, not a mean"
+                f"the training ended before step {planned[0]}, after which method.kind average begins to average: the"
+                " result is the model of the last step, not a mean"
             )
         return (
-            f"the mean of method.kind average is over {reached} of its {len(planned)} points, because the training"
-            f" ended before step {planned[-1]}"
+            f"the mean of method.kind average includes the model at {reached} of {len(planned)} planned steps, because"
+            f" the training ended before step {planned[-1]}"
         )
 
     def merge(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -195,8 +196,8 @@ class WindowAverage(Method):
 def _warn_of_decay(schedule: str) -> None:
     """Warns that the learning rate decays. Logs this once per process, even if there are several training runs."""
     log(
-        f"warning: training.schedule {schedule} lowers the learning rate at the end, and method.kind average replaces"
-        " such a decay: in our tests averaging helped with a constant rate, and not with a falling one"
+        f"warning: training.schedule {schedule} lowers the learning rate at the end, and method.kind average is meant"
+        " to replace such a decay: in our tests averaging helped with a constant rate, and not with a falling one"
         " (docs/science/forgetting.md); set training.schedule: constant"
     )
 

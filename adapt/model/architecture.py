@@ -26,9 +26,9 @@ Way = Literal["packed", "shared rows", "padded", "by length"]
 """How a model accepts documents: packed into one sequence, as rows with several documents each (`shared rows`), as
 padded rows with one document each, or as unpadded rows of equal length with one document each (`by length`)."""
 WHY: dict[Way, str] = {
-    "shared rows": "attention cannot divide a sequence into documents, so rows have several documents, and a mask for"
-    " each pair of tokens keeps them apart",
-    "padded": "documents cannot share a sequence, so each is computed as a padded row of its own",
+    "shared rows": "attention cannot separate the documents of a packed sequence, so each row has several documents and"
+    " a mask that hides the other documents from each token",
+    "padded": "documents cannot share a sequence, so each document is computed as a separate padded row",
     "by length": "padding would change the model's outputs, so only documents of exactly the same length are computed"
     " together",
 }
@@ -130,9 +130,9 @@ def check_detector(folder: Path) -> None:
     kind = str(read_json(folder / CONFIG).get("model_type"))
     if kind not in DETECTORS:
         raise ModelError(
-            f"{folder} is a {kind} model, but objective.kind rtd trains families that were published with a head for"
-            f" replaced tokens: {', '.join(sorted(DETECTORS))}",
-            "set model.path to ELECTRA or DeBERTa-v3, or objective.kind to mlm (causal for a decoder)",
+            f"{folder} is a {kind} model, but objective.kind rtd supports only model families that were published with"
+            f" a head that detects replaced tokens: {', '.join(sorted(DETECTORS))}",
+            "set model.path to an ELECTRA or DeBERTa-v3 model, or objective.kind to mlm (causal for a decoder)",
         )
 
 
@@ -165,7 +165,7 @@ def pattern_of(kind: str) -> Pattern:
     """
     if kind not in PATTERNS:
         raise ModelError(
-            f"the units of {kind} models are not known (known: {', '.join(sorted(PATTERNS))})",
+            f"the layer names of {kind} models are not known (known model types: {', '.join(sorted(PATTERNS))})",
             f"set method.kind to plain, or add a Pattern for {kind!r} to adapt/model/architecture.py, and a test",
         )
     return PATTERNS[kind]
@@ -218,8 +218,8 @@ def check_deeper(folder: Path, field: str) -> None:
     """
     if read_json(folder / CONFIG).get("scale_attn_by_inverse_layer_idx"):
         raise ModelError(
-            f"{field} adds layers, but {folder} scales the attention of each layer by its number"
-            " (scale_attn_by_inverse_layer_idx): the layers above the new ones would compute something else",
+            f"{field} adds layers, but {folder} scales the attention of each layer by the layer's index"
+            " (scale_attn_by_inverse_layer_idx), so new layers would change the outputs of the layers above them",
             "choose a model without this setting, or another method",
         )
 
@@ -301,7 +301,7 @@ def check_sequence_length(folder: Path, wanted: int, field: str) -> None:
     """
     longest = max_sequence_length(folder)
     if longest is not None and wanted > longest:
-        beyond = ": with LongRoPE, longer documents would change what is made of others in their sequence"
+        beyond = ", because with LongRoPE a longer document would change the outputs of other documents in its sequence"
         why = beyond if longest == unscaled_length(folder) != _positions(folder) else ""
         raise ConfigError(
             f"{field} is {wanted}, but the model takes {longest} tokens{why}", f"set {field} to {longest} or less"
@@ -348,7 +348,8 @@ def check_turnable(folder: Path) -> None:
     name, decoder = _named(read_json(folder / CONFIG))
     if not decoder:
         raise ModelError(
-            f"model.attention is bidirectional, but {folder} holds a {name} and no decoder", "leave model.attention out"
+            f"model.attention is bidirectional, but {folder} holds a {name}, which is not a decoder",
+            "leave model.attention out",
         )
 
 
@@ -367,11 +368,11 @@ def turned_wrongly(folder: Path, is_turned: bool) -> ModelError:
     """Returns the error for a bidirectional decoder without objective mntp, or for mntp with any other model."""
     if is_turned:
         return ModelError(
-            f"{folder} is a decoder that sees both sides of a token, so it predicts each token at the position before",
+            f"{folder} is a decoder with bidirectional attention, which predicts each token at the position before it",
             "set objective.kind to mntp",
         )
     return ModelError(
-        f"objective.kind mntp is for decoders that see both sides of a token, and {folder} is not one",
+        f"objective.kind mntp needs a decoder with bidirectional attention, but {folder} is not one",
         "set model.attention to bidirectional for a decoder, or objective.kind to mlm for an encoder",
     )
 

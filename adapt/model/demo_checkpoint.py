@@ -53,7 +53,7 @@ def demo_checkpoint(name: str) -> Path:
         except OSError as error:
             raise ModelError(
                 f"{name} cannot be stored in {folder}: {error}",
-                "make room or set XDG_CACHE_HOME to a folder that can be written",
+                "free some disk space, or set XDG_CACHE_HOME to a writable folder",
             ) from error
     check_files(folder)
     return folder
@@ -75,7 +75,7 @@ def check_files(folder: Path) -> None:
         return
     if changed := changed_files(folder, FILES):
         raise ModelError(
-            f"{folder} is not {NAME} as it was downloaded: {named_faults(changed)}",
+            f"the files in {folder} differ from the downloaded {NAME}: {named_faults(changed)}",
             "delete the folder; the next run fetches it again",
         )
     _checked.add(folder)
@@ -150,6 +150,6 @@ def publish(aside: Path, folder: Path) -> None:
             return
         if folder.exists():
             raise ModelError(
-                f"{folder} lacks some of its files", "delete the folder; the next run fetches it again"
+                f"some files of {NAME} are missing in {folder}", "delete the folder; the next run fetches it again"
             ) from None
         raise

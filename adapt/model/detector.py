@@ -265,14 +265,14 @@ def share_tables(generator: Any, discriminator: Any, how: str, name_of_generator
             continue
         if own.weight.shape != base.weight.shape:
             raise unequal_tables(
-                name_of_generator, f"{name} of shape {[*base.weight.shape]}, and not {[*own.weight.shape]}"
+                name_of_generator, f"{name} of shape {[*base.weight.shape]} instead of {[*own.weight.shape]}"
             )
         if how == "disentangled":
             setattr(ours, name, DisentangledEmbedding(own, base))
         elif torch.equal(own.weight, base.weight):
             own.weight = base.weight
         else:
-            raise unequal_tables(name_of_generator, f"other {name} than the model")
+            raise unequal_tables(name_of_generator, f"{name} whose values differ from the model's")
 
 
 def save_detector(

@@ -275,12 +275,14 @@ def keep_states_apart(model: Any) -> None:
 
 
 def _two_parts(folder: Path) -> ModelError:
-    return ModelError(f"{folder} has an encoder and a decoder", "choose a model that is one of the two")
+    return ModelError(
+        f"{folder} has an encoder and a decoder", "choose a model that is only an encoder or only a decoder"
+    )
 
 
 def _not_apart(model: PreTrainedModel) -> ModelError:
     return ModelError(
-        f"{type(model).__name__} gives other states to documents that are computed together than to single documents",
+        f"{type(model).__name__} computes different hidden states for a document when others are computed with it",
         "choose an architecture like BERT, RoBERTa, DistilBERT, ELECTRA, ModernBERT, GPT-2 or Llama",
     )
 
@@ -312,7 +314,8 @@ def read_with_additions(
         stored = {name.removeprefix(prefix): tensor for name, tensor in stored.items() if name.startswith(prefix)}
     if unknown := sorted(stored.keys() - shapes.keys()):
         raise ModelError(
-            f"{folder} has weights that belong to none of its additions: {unknown[0]}", "copy or make the model again"
+            f"{folder} has weights that belong neither to its architecture nor to its additions: {unknown[0]}",
+            "copy or train the model again",
         )
     report = {
         "missing_keys": shapes.keys() - stored.keys() - model.all_tied_weights_keys.keys(),
@@ -396,6 +399,6 @@ def check_nothing_lost(model: PreTrainedModel, weights: Mapping[str, Tensor]) ->
     faulty = "; ".join(f"{fault}: {listed(names)}" for fault, names in faults.items() if names)
     if faulty:
         raise ModelError(
-            f"the weights to save are not those of a {type(model).__name__} as its config.json describes it ({faulty})",
-            "pass the whole state_dict of the model, with what was added to it for training merged into its weights",
+            f"the weights to save do not match a {type(model).__name__} with this config.json ({faulty})",
+            "pass the complete state_dict of the model, after merging modules that were added for training",
         )

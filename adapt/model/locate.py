@@ -131,14 +131,14 @@ def refusal(name: str, revision: str, error: Exception) -> ModelError:
         )
     if kind == "GatedRepoError":
         return ModelError(
-            f"the model {name!r} is gated: its owner has to let you in",
-            "ask for access on its page and log in with `hf auth login`, or choose another model.path",
+            f"the model {name!r} is gated: its owner must grant you access",
+            "request access on its page and log in with `hf auth login`, or choose another model.path",
         )
     if kind == "RevisionNotFoundError":
         return ModelError(f"the model {name!r} has no revision {revision!r}", "correct model.revision")
     if offline := next((variable for variable in OFFLINE if os.environ.get(variable, "0") not in ("", "0")), None):
         return ModelError(
-            f"the model {name!r} (revision {revision!r}) is not in the local cache, and the network is not asked:"
+            f"the model {name!r} (revision {revision!r}) is not in the local cache, and is not downloaded because"
             f" {offline} is set",
             f"unset {offline}; or run `hf download {name}` where there is a network, and copy the cache (HF_HOME) here;"
             " or set model.path to a folder or to demo:bert-tiny",
@@ -147,7 +147,7 @@ def refusal(name: str, revision: str, error: Exception) -> ModelError:
     return ModelError(
         f"the model {name!r} (revision {revision!r}) is not in the local cache and could not be fetched: "
         f"{lines[0].removeprefix('Got: ')}",
-        "connect to the Hub (or to a mirror, by HF_ENDPOINT), or set model.path to a folder or to demo:bert-tiny",
+        "connect to the Hub (or set HF_ENDPOINT to a mirror), or set model.path to a folder or to demo:bert-tiny",
     )
 
 
@@ -164,7 +164,9 @@ def require(folder: Path, weights: bool, name: str = "") -> None:
     if weights:
         model_files(folder, name)
     elif not has_tokenizer(folder):
-        raise ModelError(f"{name or folder} holds no tokenizer", "give the id or folder of one (tokenizer.json)")
+        raise ModelError(
+            f"{name or folder} holds no tokenizer", "give the id or folder of a tokenizer (with a tokenizer.json)"
+        )
 
 
 def model_files(folder: Path, name: str = "") -> list[Path]:
@@ -197,9 +199,12 @@ def weight_files(folder: Path, name: str = "") -> list[Path]:
     if not (folder / INDEX).is_file():
         raise mistaken_folder(folder, name) or no_safetensors(folder, name)
     shards = sorted(set(read_json(folder / INDEX).get("weight_map", {}).values()))
-    missing = [shard for shard in shards if not (folder / shard).is_file()]
-    if missing or not shards:
-        raise ModelError(f"{name} lacks weights that its index names: {', '.join(missing)}", "copy it again")
+    if not shards:
+        raise ModelError(f"{name}: {INDEX} names no weight files", "copy or download the model again")
+    if missing := [shard for shard in shards if not (folder / shard).is_file()]:
+        raise ModelError(
+            f"{name} lacks weight files that {INDEX} names: {', '.join(missing)}", "copy or download the model again"
+        )
     return [folder / INDEX, *(folder / shard for shard in shards)]
 
 
@@ -209,7 +214,7 @@ def no_safetensors(folder: Path, name: str) -> ModelError:
     if named := sorted(file.name for file in folder.glob("*.safetensors")):
         return ModelError(
             f"{name} has weights in {listed(named)}, but transformers reads {WEIGHTS}",
-            f"if these are the model's own weights, call the file {WEIGHTS}; else download the model again",
+            f"if these are the model's own weights, rename the file to {WEIGHTS}; else download the model again",
         )
     if not pickles and (other := other_form(folder, name)):
         return other
@@ -217,8 +222,8 @@ def no_safetensors(folder: Path, name: str) -> ModelError:
     convert = f"from transformers import AutoModelForMaskedLM as M; M.from_pretrained({name!r}).save_pretrained('NEW')"
     return ModelError(
         f"{name} has no weights in safetensors (found: {others})",
-        f'if you trust their author, convert them with `python -c "{convert}"`, copy the tokenizer files to NEW '
-        "as well and set model.path to NEW",
+        f'if you trust the author of the weights, convert them with `python -c "{convert}"`, copy the tokenizer files'
+        " to NEW as well and set model.path to NEW",
     )
 
 
@@ -279,10 +284,10 @@ ADAPTER, MODULES = "adapter_config.json", "modules.json"
 SENTENCE_SETTINGS, SENTENCE_LENGTHS = "config_sentence_transformers.json", "sentence_bert_config.json"
 """Files in which sentence-transformers stores prompts (the first) and the maximum length of texts (the second)."""
 _OTHERS = {
-    "*.gguf": "GGUF, which is made for llama.cpp",
-    "*.onnx": "ONNX",
-    "*.h5": "TensorFlow's",
-    "*.msgpack": "Flax's",
+    "*.gguf": "a GGUF file, which is made for llama.cpp",
+    "*.onnx": "an ONNX file",
+    "*.h5": "a TensorFlow file",
+    "*.msgpack": "a Flax file",
     "*.ckpt*": "a checkpoint of another library",
     "*.pth": "a pickle, which is not read because it can run code",
     "*.pt": "a pickle, which is not read because it can run code",
@@ -297,7 +302,7 @@ def mistaken_address(path: str) -> ModelError | None:
     """Returns the error for a path that is the address of a web page; None for any other path."""
     if found := _IN_HUB.match(path):
         revision = f" and model.revision to {found[2]}" if found[2] and found[2] != "main" else ""
-        return ModelError(f"model.path is {path}, the address of a page", f"set model.path to {found[1]}{revision}")
+        return ModelError(f"model.path is {path}, the address of a web page", f"set model.path to {found[1]}{revision}")
     if re.match(r"\w+://", path):
         return ModelError(
             f"model.path is {path}, but models are read from folders, and from the Hugging Face Hub by id",
@@ -311,11 +316,11 @@ def mistaken_file(file: Path) -> ModelError:
     if file.suffix in (".zip", ".tar", ".gz", ".tgz"):
         return ModelError(f"{file} is an archive", "unpack it, and give the folder that holds the model's config.json")
     if file.suffix == ".gguf":
-        return ModelError(f"{file} is a file in the form {_OTHERS['*.gguf']}", _ORIGINAL)
+        return ModelError(f"{file} is {_OTHERS['*.gguf']}", _ORIGINAL)
     fix = "give the folder that holds the model's config.json"
     if (file.parent / "config.json").is_file():
-        fix = f"give the folder that it is in: {file.parent}"
-    return ModelError(f"{file} is a file", fix)
+        fix = f"give the folder of this file: {file.parent}"
+    return ModelError(f"{file} is a file, not the folder of a model", fix)
 
 
 def mistaken_folder(folder: Path, name: str) -> ModelError | None:
@@ -338,8 +343,8 @@ def mistaken_folder(folder: Path, name: str) -> ModelError | None:
     if inside := sorted(str(file.parent) for file in places):
         more = f" and {len(inside) - 3} more" if len(inside) > 3 else ""
         return ModelError(
-            f"{name} has no config.json, but folders in it do: {', '.join(inside[:3])}{more}",
-            f"set model.path to the one that you mean, such as {inside[-1]}",
+            f"{name} has no config.json, but it contains model folders: {', '.join(inside[:3])}{more}",
+            f"set model.path to one of these folders, such as {inside[-1]}",
         )
     return other_form(folder, name)
 
@@ -352,7 +357,7 @@ def other_form(folder: Path, name: str) -> ModelError | None:
     return None
 
 
-_ORIGINAL = "use the model that it was made from, in Hugging Face format with weights in safetensors"
+_ORIGINAL = "use the original model, in Hugging Face format with weights in safetensors"
 
 
 def _adapter(folder: Path, name: str) -> ModelError:
@@ -362,9 +367,9 @@ def _adapter(folder: Path, name: str) -> ModelError:
         f" P.from_pretrained(M.from_pretrained({str(base)!r}), {name!r}).merge_and_unload().save_pretrained('NEW')"
     )
     return ModelError(
-        f"{name} is a PEFT adapter ({ADAPTER}) and no model: it holds what is added to {base}",
-        f'merge it into its model with `python -c "{merge}"` (AutoModelForCausalLM for a decoder), copy the tokenizer'
-        " files to NEW as well and set model.path to NEW",
+        f"{name} is a PEFT adapter ({ADAPTER}), not a model: its weights are added to those of {base}",
+        f'merge the adapter into its model with `python -c "{merge}"` (AutoModelForCausalLM for a decoder), copy the'
+        " tokenizer files to NEW as well and set model.path to NEW",
     )
 
 

@@ -31,8 +31,8 @@ tokenizer = AutoTokenizer.from_pretrained(folder)
 ```"""
 
 LOADING_DETECTOR = """\
-The weights are those of the discriminator, to be fine-tuned like any encoder. The folder `generator` has its generator;
-dontstop goes on with both (`model.path` is this folder, `objective.kind: rtd`).
+The weights are those of the discriminator, to be fine-tuned like any encoder. The folder `generator` has its generator.
+To continue training both with dontstop, set `model.path` to this folder and `objective.kind` to `rtd`.
 
 ```python
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
@@ -43,8 +43,8 @@ generator = AutoModelForMaskedLM.from_pretrained(f"{folder}/generator")
 tokenizer = AutoTokenizer.from_pretrained(folder)
 ```"""
 LOADING_TURNED = """\
-The model is a decoder whose attention sees both sides of a token. transformers 5 reads this from `is_causal: false` in
-config.json; earlier versions ignore it. Pool its states by their mean. Each position predicts the next token.
+The model is a decoder with bidirectional attention. transformers 5 reads this from `is_causal: false` in config.json;
+earlier versions ignore it. For one vector per text, average the hidden states. Each position predicts the next token.
 
 ```python
 from transformers import AutoModel, AutoTokenizer
@@ -54,7 +54,7 @@ model = AutoModel.from_pretrained(folder)
 tokenizer = AutoTokenizer.from_pretrained(folder)
 ```"""
 LOADING_ADDITIONS = """\
-The model carries {additions} in addition to its architecture. dontstop attaches them; transformers alone ignores them.
+The model carries {additions} in addition to its architecture. dontstop loads these parts; transformers ignores them.
 
 ```python
 from pathlib import Path

@@ -189,7 +189,7 @@ def _check_turns(model: Any, folder: Path) -> None:
         one, two = (model(input_ids=torch.tensor([[middle, last]])).logits[0, 0] for last in (middle + 1, middle + 2))
     if torch.allclose(one, two, rtol=0, atol=1e-6):
         raise ModelError(
-            f"the attention of {type(model).__name__} in {folder} cannot be made bidirectional: it does not follow"
+            f"the attention of {type(model).__name__} in {folder} cannot be made bidirectional: it ignores"
             " is_causal in its config.json",
             "choose a decoder like GPT-2, Llama, Mistral or Qwen, or leave model.attention out",
         )

@@ -51,7 +51,7 @@ def one_at_a_time(build: Callable[P, T]) -> Callable[P, T]:
     return waiting
 
 
-AGAIN = "copy or download the model again; if you trained it, take an earlier checkpoint, or a lower learning rate"
+AGAIN = "copy or download the model again; if you trained it, use an earlier checkpoint or a lower learning rate"
 
 
 def check_finite(tensor: Tensor, name: str, of: str, fix: str = AGAIN) -> None:

@@ -73,8 +73,8 @@ def read_sentence_vectors(folder: Path) -> SentenceVectors | None:
     if others or len(modes) != 1 or modes[0] not in MODES:
         reason = f"module {others[0]}" if others else f"pooling {', '.join(modes) or 'none'}"
         log(
-            f"the sentence vectors of {root} ({reason}) cannot be kept: set export.sentence_transformers to mean or cls"
-            " to export a model for sentence vectors"
+            f"the sentence-transformers settings of {root} ({reason}) are not supported and will not be exported: set"
+            " export.sentence_transformers to mean or cls to export a model for sentence vectors"
         )
         return None
     lengths, settings = _settings(folder / SENTENCE_LENGTHS), _settings(root / SENTENCE_SETTINGS)
@@ -130,15 +130,15 @@ def exported_vectors(
     asked = export.sentence_transformers
     if asked == "none" and needed_by:
         raise ConfigError(
-            f"export.sentence_transformers is none, but export.kinds names {', '.join(needed_by)}",
+            f"export.sentence_transformers is none, but export.kinds needs sentence vectors for {', '.join(needed_by)}",
             "set export.sentence_transformers to mean or cls, or leave it out",
         )
     if asked == "none":
         return None
     if asked and trained and asked != trained:
         raise ConfigError(
-            f"export.sentence_transformers is {asked}, but {config.objective.kind} trains vectors with the pooling"
-            f" {trained}",
+            f"export.sentence_transformers is {asked}, but {config.objective.kind} trains vectors with"
+            f" {trained} pooling",
             f"set {config.objective.kind}.pooling to {asked}, or leave export.sentence_transformers out",
         )
     source = read_sentence_vectors(folder)

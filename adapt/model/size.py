@@ -281,11 +281,11 @@ def read_header(file: Path) -> dict[str, dict[str, Any]]:
             is_complete = False
     if not is_complete and size < 1024 and file.read_bytes().startswith(b"version https://git-lfs"):
         raise ModelError(
-            f"{file} is a pointer of Git LFS, and no safetensors file: the weights themselves were not fetched",
+            f"{file} is a Git LFS pointer, not a safetensors file: the weights themselves were not fetched",
             "run `git lfs install` and `git lfs pull` in that folder, or download the model again",
         )
     if not is_complete:
         raise ModelError(
-            f"{file} cannot be read: it is cut short, or no safetensors file", "copy or download the model again"
+            f"{file} cannot be read: it is truncated, or not a safetensors file", "copy or download the model again"
         )
     return tensors

@@ -171,7 +171,7 @@ def check_layer(model: Any, layer: int, name: str) -> None:
     if not -layers - 1 <= layer <= layers:
         raise ConfigError(
             f"{name} is {layer}, but the model has {layers} layers",
-            f"choose 0 (the embeddings) to {layers}, or -1 for the last",
+            f"choose 0 (the embeddings) to {layers}, or -1 for the last layer",
         )
 
 

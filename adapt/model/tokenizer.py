@@ -104,7 +104,9 @@ def _check_no_kernel(folder: Path) -> None:
 def read_tokenizer(folder: Path, config: PreTrainedConfig, trust_remote_code: bool) -> PreTrainedTokenizerFast:
     """Reads a tokenizer. First checks that its files exist, because transformers would invent a missing vocabulary."""
     if not has_tokenizer(folder):
-        raise ModelError(f"{folder} holds no tokenizer", "set model.tokenizer to the id or folder of the model's own")
+        raise ModelError(
+            f"{folder} holds no tokenizer", "set model.tokenizer to the id or folder of the model's own tokenizer"
+        )
     with quiet():
         try:
             tokenizer = AutoTokenizer.from_pretrained(
@@ -115,7 +117,7 @@ def read_tokenizer(folder: Path, config: PreTrainedConfig, trust_remote_code: bo
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ModelError(
             f"{folder} has only a slow tokenizer ({type(tokenizer).__name__})",
-            "choose a model with a tokenizer.json, or convert the tokenizer to one",
+            "choose a model with a tokenizer.json, or convert this tokenizer to a tokenizer.json",
         )
     for mark in ("is_local", "local_files_only"):  # set by the call above, and would be saved too
         tokenizer.init_kwargs.pop(mark, None)
@@ -190,7 +192,10 @@ def check_match(
         raise ModelError(f"{sizes}, more than padding explains", FIX)
     ours, theirs = tokenizer.pad_token_id, config.pad_token_id
     if ours is not None and theirs is not None and ours != theirs:
-        raise ModelError(f"the padding token is id {ours} in the tokenizer of {source} and {theirs} in {model}", FIX)
+        raise ModelError(
+            f"the padding token has id {ours} in the tokenizer of {source}, but id {theirs} in {model}",
+            FIX,
+        )
 
 
 def check_same(tokenizer: PreTrainedTokenizerFast, own: PreTrainedTokenizerFast, source: Path, model: Path) -> None:

@@ -45,7 +45,7 @@ def frozen_names(names: Iterable[str], kind: str, freeze: Iterable[str]) -> set[
             raise _fits_nothing(entry, names)
         frozen |= found
     if freeze and frozen >= set(names):
-        raise ConfigError("training.freeze leaves no parameter to train", "freeze fewer of them")
+        raise ConfigError("training.freeze leaves no parameter to train", "freeze fewer parameters")
     return frozen
 
 
@@ -176,5 +176,5 @@ def _layer_count(names: Iterable[str], kind: str) -> int:
 def _fits_nothing(entry: str, names: list[str]) -> ConfigError:
     forms = "use embeddings, layers:N, or a pattern of parameter names such as *.attention.*"
     return ConfigError(
-        f"training.freeze has {entry!r}, which fits no parameter of the model", nearest(entry, names, forms)
+        f"training.freeze has {entry!r}, which matches no parameter of the model", nearest(entry, names, forms)
     )

@@ -114,7 +114,7 @@ def check_decodes(config: Config, model: Path) -> None:
         raise ConfigError(
             f"objective.kind {config.objective.kind} needs an encoder whose layers can have cross-attention in"
             f" transformers ({', '.join(_DECODES)}), but {model} is of type {kind}",
-            "choose such a model, or objective.kind mlm",
+            "choose a model of one of these types, or set objective.kind to mlm",
         )
     refuse_additions(model, f"trained with objective.kind {config.objective.kind}")
 
@@ -173,22 +173,22 @@ def check_objective_fits(config: Config) -> None:
     for name in ("mask_token_fraction", "random_token_fraction"):
         if getattr(config.objective, name) != getattr(default, name):
             raise ConfigError(
-                f"objective.{name} is set, but objective.kind rtd shows all chosen tokens as the mask token",
+                f"objective.{name} is set, but objective.kind rtd replaces all chosen tokens with the mask token",
                 "remove it",
             )
     if config.model.head == "new":
-        raise ConfigError("model.head is new, but objective.kind rtd makes the heads that it needs", "remove it")
+        raise ConfigError("model.head is new, but objective.kind rtd creates its own heads", "remove it")
     if config.select.pool_paths:
         raise ConfigError(
-            "select.pool_paths is set, but selections are judged by a model that predicts words, and objective.kind is"
-            " rtd",
-            "select in a stage of its own (job: select), and train on its documents",
+            "select.pool_paths is set with objective.kind rtd, but selections are judged by the loss of a model that"
+            " predicts words",
+            "select the documents in a separate stage (job: select) or with dontstop select, and train on them",
         )
     unsupported = {"training.freeze": bool(training.freeze), "training.layer_decay": training.layer_decay != 1}
     if name := next((name for name, is_set in unsupported.items() if is_set), ""):
         raise ConfigError(
-            f"{name} is set, but objective.kind rtd trains a generator too, which has fewer layers than the model and"
-            " shares its embeddings, so it is not defined which of the generator's layers to change",
+            f"{name} is set, but objective.kind rtd also trains a generator, which has fewer layers than the model and"
+            " shares its embeddings, so it is undefined to which of the generator's layers the setting applies",
             "remove it; training.embedding_rate works with rtd",
         )
 
@@ -259,8 +259,8 @@ def check_measured_in_training(config: Config) -> None:
     """
     if config.objective.kind == RTD:
         raise ConfigError(
-            "evaluation.interval_steps is set, but the loss of objective.kind rtd is measured with the generator before"
-            " training, which the training does not keep",
+            "evaluation.interval_steps is set, but the loss of objective.kind rtd is measured with the generator from"
+            " before training, which is not available while the model trains",
             "leave evaluation.interval_steps out; the loss is measured before and after training",
         )
 

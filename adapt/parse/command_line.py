@@ -165,7 +165,7 @@ def note_repeated(name: str, value: str, before: dict[str, str], is_list: bool) 
             f"--{name} is given twice, as {earlier} and as {value}",
             f"give all values in one list: --{name} '[{earlier.strip('[]')}, {value.strip('[]')}]'; or leave one out",
         )
-    log(f"--{name} is given twice: {value or 'an empty value'} holds, and not {earlier}")
+    log(f"--{name} is given twice: {value or 'an empty value'} is used, and {earlier} is ignored")
 
 
 def _named_among(arguments: Sequence[str], kind: Kind) -> Named:
@@ -226,9 +226,9 @@ def refuse_stray(arguments: Sequence[str]) -> None:
         return
     named = ", ".join(stray[:3]) + (f" and {len(stray) - 3} more" if len(stray) > 3 else "")
     if stray[0].startswith(("\u2013", "\u2014")):
-        fix = "write two hyphens before the name: this is the dash that word processors put in their place"
+        fix = "write two hyphens (--) before the name, and not a dash, which word processors put in their place"
     elif not option or stray[0].startswith("-"):
-        fix = "write --section.field VALUE; or for a file of fields, --config FILE"
+        fix = "write --section.field VALUE, or --config FILE to read fields from a file"
     elif option[2:] in SWITCHES:
         fix = f"{option} takes no value"
     else:
@@ -240,11 +240,11 @@ def refuse_stray(arguments: Sequence[str]) -> None:
 
 
 _OWN = (
-    ("--help", "Show this help and end."),
+    ("--help", "Show this help and exit."),
     ("--config FILE", "YAML file with any of the fields below; may be repeated."),
-    ("--print_config", "Print the configuration as YAML, which --config reads, and end."),
+    ("--print_config", "Print the configuration as YAML that --config can read, and exit."),
     ("--debug", "Show stack traces of errors."),
-    ("--log_format FORMAT", "plain, or json: a line of JSON with time, run, stage, rank, message."),
+    ("--log_format FORMAT", "plain, or json: one line of JSON per message, with time, run, stage, rank and message."),
 )
 
 

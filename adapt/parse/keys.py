@@ -38,8 +38,8 @@ field that names one of its kinds. The options of a kind are in the section with
 Named = frozenset[tuple[str, str]]
 """Chosen plug-ins (kinds), as pairs of a field and the kind that it names, such as `method.kind` and `lora`."""
 _MOVED = {
-    "select.options": "write `dsir: {ngram: 2}`, or --dsir.ngram 2: the section is named like the selection",
-    "select.embedder_options": "write `static: {path: …}`, or --static.path …: the section is named like the embedder",
+    "select.options": "write `dsir: {ngram: 2}`, or --dsir.ngram 2: the section is named after the selection",
+    "select.embedder_options": "write `static: {path: …}`, or --static.path …: the section is named after the embedder",
 }
 """Removed fields, each with the text that names its replacement."""
 _ENTRIES = {
@@ -76,8 +76,8 @@ def option_sections(kinds: Named = frozenset(), among: frozenset[str] | None = N
     for field, name in sorted(kinds):
         if ":" in name and (section := section_of(name)) in taken:
             raise ConfigError(
-                f"{field}: the options of {name} need a section `{section}`, but there is one already",
-                "give the class another name",
+                f"{field}: the options of {name} need a section `{section}`, but this section name is already used",
+                "rename the class",
             )
         taken.add(section_of(name))
         places[section_of(name)] = TABLES[field], name
@@ -179,13 +179,13 @@ def refuse_unknown_entries(content: Mapping[str, Any]) -> None:
 def _refuse_entries(entries: Any, kind: type, name: str) -> None:
     known = {field.name for field in fields(kind)}
     needed = [field.name for field in fields(kind) if field.default is field.default_factory is MISSING]
-    form = f"write a list of them: [{{{', '.join(f'{key}: …' for key in needed or [fields(kind)[0].name])}}}]"
+    form = f"write a list of entries: [{{{', '.join(f'{key}: …' for key in needed or [fields(kind)[0].name])}}}]"
     if isinstance(entries, Mapping):
-        raise ConfigError(f"{name} is no list, but fields", form)
+        raise ConfigError(f"{name} must be a list, but has fields", form)
     for number, entry in enumerate(entries if isinstance(entries, list) else [], start=1):
         place = f"entry {number} of {name}"
         if not isinstance(entry, Mapping):  # for example, the entry is the name of a file
-            raise ConfigError(f"{place} is {entry!r}, and not fields with values", form)
+            raise ConfigError(f"{place} is {entry!r}, but must have fields with values", form)
         for key in entry:
             if key not in known:
                 raise unknown(f"{key} in {place}", str(key), known)
@@ -240,12 +240,14 @@ def refuse_sections_without_fields(content: Mapping[str, Any], place: str) -> No
         if not is_dataclass(default) or isinstance(given, Mapping):
             continue
         if not isinstance(given, str):
-            raise ConfigError(f"{section} in {place} holds no fields", "give it `field: value` lines, or remove it")
+            raise ConfigError(
+                f"{section} in {place} has no fields", "write `field: value` lines below it, or remove it"
+            )
         if not any((folder / Path(given).expanduser()).is_file() for folder in (Path(), Path(place).parent)):
-            form = "write `field: value` lines below it, with a blank after each colon"
+            form = "write `field: value` lines below it, with a space after each colon"
             if section in _FIRST and not re.search(r"[:=]", given):
                 form = f"write `{section}: {{{_FIRST[section]}: {given}}}`"
-            raise ConfigError(f"{section} in {place} is the text {given!r}, and not fields with values", form)
+            raise ConfigError(f"{section} in {place} is the text {given!r}, but must have fields with values", form)
 
 
 def _keys(content: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -53,8 +53,8 @@ def refuse_contradictions(config: Config, kind: Kind) -> None:
     _check_entities(config)
     if config.mixture.replay_last is not None and config.mixture.exhausted == "stop":
         raise ConfigError(
-            "mixture.replay_last changes a share along the run, whose length follows from the shares where"
-            " mixture.exhausted is stop",
+            "mixture.replay_last changes the share of general text during the run, but with mixture.exhausted stop the"
+            " length of the run depends on the shares",
             "leave mixture.exhausted at repeat, and set training.max_steps",
         )
     corpus = config.corpus
@@ -75,7 +75,7 @@ def refuse_contradictions(config: Config, kind: Kind) -> None:
         or not config.name.strip(". ")
         or len(config.name.encode()) > 200
     ):
-        raise ConfigError(f"name {config.name!r} cannot name a folder", "use letters, digits, '-' and '_'")
+        raise ConfigError(f"name {config.name!r} cannot be the name of a folder", "use letters, digits, '-' and '_'")
 
 
 def check_several(corpus: CorpusConfig) -> None:
@@ -87,7 +87,7 @@ def check_several(corpus: CorpusConfig) -> None:
     if not corpus.sources:
         raise ConfigError(
             "corpus.sources is empty: dontstop sequence learns one source after another",
-            "list the domains there, each {name: …, paths: …}; for a single corpus use dontstop dapt",
+            "list the domains in corpus.sources, each as {name: …, paths: …}; for a single corpus use dontstop dapt",
         )
 
 
@@ -99,16 +99,17 @@ def _check_sources(corpus: CorpusConfig) -> None:
     for name in ("paths", "dataset"):
         if getattr(corpus, name):
             raise ConfigError(
-                f"corpus.{name} and corpus.sources are both set", f"make corpus.{name} one of the sources"
+                f"corpus.{name} and corpus.sources are both set", f"move corpus.{name} into an entry of corpus.sources"
             )
     names = [source.name for source in corpus.sources]
     for source in corpus.sources:
         if not re.fullmatch(r"[\w-]+", source.name):
             raise ConfigError(
-                f"corpus.sources: the name {source.name!r} cannot name a folder", "use letters, digits, '-' and '_'"
+                f"corpus.sources: the name {source.name!r} cannot be the name of a folder",
+                "use letters, digits, '-' and '_'",
             )
         if names.count(source.name) > 1:
-            raise ConfigError(f"two of corpus.sources are called {source.name!r}", "give each a name of its own")
+            raise ConfigError(f"two of corpus.sources are called {source.name!r}", "give each source a unique name")
         _check_source(f"corpus.sources, {source.name}: ", source)
     weights = {source.name: source.weight for source in corpus.sources}
     without = [name for name, weight in weights.items() if weight is None]
@@ -129,17 +130,19 @@ def _check_tasks(config: Config, kind: Kind) -> None:
                 raise ConfigError(f"{section}: {split} is empty", f"name the files of labelled examples: {how}")
         if not re.fullmatch(r"[\w-]+", task.name):
             raise ConfigError(
-                f"{section}: the name {task.name!r} cannot name a folder", "use letters, digits, '-' and '_'"
+                f"{section}: the name {task.name!r} cannot be the name of a folder", "use letters, digits, '-' and '_'"
             )
         entity = task.metric == "entity_f1"
         if task.metric and entity != (task.kind == "tokens"):
             raise ConfigError(f"{section}: metric {task.metric} does not suit kind {task.kind}", "leave metric out")
     names = [task.name for task in tasks.values()]
     if repeated := next((name for name in names if names.count(name) > 1), None):
-        raise ConfigError(f"two tasks are called {repeated!r}", "give each a name of its own")
+        raise ConfigError(f"two tasks are called {repeated!r}", "give each task a unique name")
     seeds = config.finetune.seeds
     if not seeds or len(set(seeds)) < len(seeds):
-        raise ConfigError(f"finetune.seeds is {seeds}: empty, or with a seed twice", "give one or more different seeds")
+        raise ConfigError(
+            f"finetune.seeds is {seeds}: the list is empty or repeats a seed", "list one or more different seeds"
+        )
     if not all(0 <= seed < 2**63 for seed in seeds):
         raise ConfigError(f"finetune.seeds is {seeds}: a seed is out of range", "use numbers from 0 to 2^63 - 1")
 
@@ -151,8 +154,8 @@ def _check_mixture(config: Config) -> None:
     weighted = any(source.weight is not None for source in config.corpus.sources)
     if weighted or config.mixture.temperature != 1:
         raise ConfigError(
-            f"{'corpus.sources: weight' if weighted else 'mixture.temperature'} is set, but under mixture.order"
-            " sequential every source is passed through once, as it is",
+            f"{'corpus.sources: weight' if weighted else 'mixture.temperature'} is set, but with mixture.order"
+            " sequential, each source is read exactly once",
             "remove it, or set mixture.order to interleaved",
         )
 
@@ -169,7 +172,7 @@ def _check_streaming(config: Config) -> None:
         )
     if training.epochs:
         raise ConfigError(
-            "training.epochs is set, but a streamed corpus is passed through once", "leave training.epochs out"
+            "training.epochs is set, but a streamed corpus is read only once", "leave training.epochs out"
         )
     if config.corpus.sources or config.mixture.replays:
         replayed = "mixture.replay_paths" if config.mixture.replay_paths else "mixture.replay_kind"
@@ -187,9 +190,11 @@ def _check_source(prefix: str, source: CorpusConfig | SourceConfig) -> None:
             fix = f"remove one of the two, or set source to {kind}"
             raise ConfigError(f"{prefix}{name} is set but {prefix}source is {source.source}", fix)
     if source.source == "files" and not source.paths:
-        raise ConfigError(f"{prefix}paths is empty", "name the corpus files: --corpus.paths 'data/*.jsonl.gz'")
+        where = "--corpus.paths 'data/*.jsonl.gz'" if isinstance(source, CorpusConfig) else "`paths: data/*.jsonl.gz`"
+        raise ConfigError(f"{prefix}paths is empty", f"name the corpus files: {where}")
     if source.source == "dataset" and not source.dataset:
-        raise ConfigError(f"{prefix}dataset is empty", "name a dataset: --corpus.dataset owner/name")
+        where = "--corpus.dataset owner/name" if isinstance(source, CorpusConfig) else "`dataset: owner/name`"
+        raise ConfigError(f"{prefix}dataset is empty", f"name a dataset: {where}")
 
 
 def _check_entities(config: Config) -> None:
@@ -219,5 +224,11 @@ def _check_workers(resources: ResourcesConfig) -> None:
     """Refuses a range of workers whose minimum is below 1 or above its maximum."""
     fewest, most = fewest_of(resources.workers), most_of(resources.workers)
     if not 1 <= fewest <= most:
-        fix = f"write it as [{most}, {fewest}]" if 1 <= most < fewest else "use [1, 4] or the like, or a single number"
-        raise ConfigError(f"resources.workers is [{fewest}, {most}], but needs 1 <= fewest <= most", fix)
+        fix = (
+            f"write it as [{most}, {fewest}]"
+            if 1 <= most < fewest
+            else "use a range such as [1, 4], or a single number"
+        )
+        raise ConfigError(
+            f"resources.workers is [{fewest}, {most}], but must be [minimum, maximum] with 1 <= minimum <= maximum", fix
+        )

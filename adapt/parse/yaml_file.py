@@ -21,17 +21,17 @@ from adapt.support.errors import ConfigError
 Keys = Sequence[str | int]
 """Path from the root of a document to a value: names of keys, and positions in lists."""
 _FIXES = (
-    (r"'\\t'", "use blanks in place of tabs"),
+    (r"'\\t'", "use spaces instead of tabs"),
     (r"alias|anchor|alphabetic", "put text that begins with * or & in quotes, such as '*.jsonl'"),
     (r"'[@`%]'|directive", "put text that begins with @, % or ` in quotes"),
     (
         r"mapping values are not allowed",
         "put text that contains `: ` in quotes, and indent the keys of a section equally",
     ),
-    (r"block end>", "indent the keys of a section equally, and those of sections not at all"),
+    (r"block end>", "indent the keys of a section equally, and do not indent the names of sections"),
     (r"constructor for the tag", "remove the tag, which is the word after the !"),
-    (r"another document", "give one document per file: remove the `---` line, or split the file"),
-    (r"could not find expected ':'", "write `key: value`, with a blank after the colon"),
+    (r"another document", "write only one document per file: remove the `---` line, or split the file"),
+    (r"could not find expected ':'", "write `key: value`, with a space after the colon"),
 )
 """Pairs of a pattern in the YAML parser's error message and the fix that our error message suggests."""
 _WHOLE = r"[-+]?(?:0|[1-9][\d_]*)"
@@ -104,7 +104,7 @@ def read_yaml(path: str) -> Mapping[str, Any]:
             fix = "save the file as UTF-8"
         raise ConfigError(f"{path} is not valid YAML: {said}", fix or "correct that line") from error
     if not isinstance(content, Mapping):
-        raise ConfigError(f"{path} holds no `key: value` lines", "--print_config shows a file of that form")
+        raise ConfigError(f"{path} has no `key: value` lines", "--print_config prints an example of such a file")
     return content
 
 
@@ -165,7 +165,7 @@ def _refuse_repeated(node: yaml.Node | None, path: str) -> None:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
                     where = f"in lines {seen[key.value]} and {line}"
-                    raise ConfigError(f"{key.value} stands twice in {path}, {where}", "remove one")
+                    raise ConfigError(f"{key.value} occurs twice in {path}, {where}", "remove one")
                 seen[key.value] = line
             _refuse_repeated(value, path)
     elif isinstance(node, yaml.SequenceNode):
@@ -186,15 +186,15 @@ def _refuse_dotted_again(root: yaml.Node | None, path: str) -> None:
             name = f"{section}.{key.value}"
             if name in lines:
                 where = f"in lines {lines[name]} and {key.start_mark.line + 1}"
-                raise ConfigError(f"{name} stands twice in {path}, {where}", "remove one")
+                raise ConfigError(f"{name} occurs twice in {path}, {where}", "remove one")
 
 
 Place = Callable[[Keys], str]
 """Formats the location of a value for error messages, as ` in FILE, line N`."""
 _VARIABLE = re.compile(r"\$(?:\{[^}]*\}|[A-Za-z_]\w*)")
 _SHELL = (
-    "write the value out (a path may begin with ~), or give it on the command line in double quotes, where the shell"
-    ' puts the value in: --{name} "{value}"'
+    "write the full value (a path may begin with ~), or use the variable on the command line in double quotes, so that"
+    ' the shell expands it: --{name} "{value}"'
 )
 
 
@@ -222,10 +222,11 @@ def refuse_blanks(given: Mapping[str, Any], named: Named, place: Place, root: ya
             if is_blank:
                 raise ConfigError(
                     f"{name}{place(keys)} has no value",
-                    "write one after it, or remove it to keep the default" + _default(keys),
+                    "write a value after the name, or remove the field to keep the default" + _default(keys),
                 )
             if isinstance(value, str) and kind is not Any and (variable := _variable(keys, value)):
-                what = f"{name}{place(keys)} is {value}, but {variable} is not expanded: variables are the shell's"
+                why = f"{variable} is not expanded, because only the shell expands variables"
+                what = f"{name}{place(keys)} is {value}, but {why}"
                 raise ConfigError(what, _SHELL.format(name=".".join(map(str, keys[:2])), value=value))
 
 

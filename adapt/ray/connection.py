@@ -49,7 +49,7 @@ _LONGEST_PATH = 103
 _ATTEMPTS = 3
 _SLOW_S = 15.0
 """A failed start is repeated only if it took this long [s]. A faster failure is not caused by a busy machine."""
-_FIX = "look into its logs below {}; free memory and cores, and space in TMPDIR, and run it again"
+_FIX = "read Ray's logs in {}; free memory, cores, and disk space in TMPDIR, then run the same command again"
 _REMOVALS = 20
 _LOCK = "lock"
 """Name of a file in the private folder. The process that started Ray locks this file until the process ends."""
@@ -89,7 +89,7 @@ def start_ray() -> None:
                     _FIX.format(folder),
                 ) from error
             remove(folder)
-            log(f"Ray did not start within {lasted:.0f} s ({reason}); starting it again")
+            log(f"Ray did not start within {lasted:.0f} s ({reason}); starting Ray again")
         else:
             watch_processes(folder, folder / _RAYS / "session_latest" / "logs")
             return
@@ -167,8 +167,8 @@ def private_folder() -> Path:
         _remove_old(Path(parent))
         return folder
     raise ClusterError(
-        f"Ray has no folder for its sockets and logs ({'; '.join(refused)})",
-        "set TMPDIR to a folder that you may write to, with a path of at most 21 letters, such as /tmp",
+        f"there is no usable folder for Ray's sockets and logs ({'; '.join(refused)})",
+        "set TMPDIR to a folder that you may write to and whose path has at most 21 characters, such as /tmp",
     )
 
 
@@ -263,9 +263,9 @@ def endpoint(address: str, field: str) -> tuple[str, int]:
     scheme, _, rest = address.rpartition("://")
     if scheme.lower() in ("http", "https"):
         raise ClusterError(
-            f"{field} is {address}, the address of a dashboard, which takes jobs but cannot be joined",
-            f"submit the job there (`ray job submit --address {address} -- python jobs/...`), "
-            f"name the head's port 6379 instead, or {_HERE}",
+            f"{field} is {address}, the address of a dashboard, which accepts jobs but cannot be joined",
+            f"submit the job to this address (`ray job submit --address {address} -- python jobs/...`), "
+            f"set {field} to the head's address with port 6379, or {_HERE}",
         )
     try:
         parts = urlsplit(f"//{rest}")
@@ -274,7 +274,7 @@ def endpoint(address: str, field: str) -> tuple[str, int]:
         host, port = None, None
     if scheme.lower() not in ("", "ray") or not host or not port or parts.path:
         raise ClusterError(
-            f"{field} is {address}, which is no address of a Ray cluster",
+            f"{field} is {address}, which is not the address of a Ray cluster",
             f"write HOST:PORT, such as 10.0.0.1:6379, or [fd00::1]:6379 with IPv6; or {_HERE}",
         )
     return host, port
@@ -295,7 +295,7 @@ def _on_this_machine(field: str) -> str:
         return addresses.pop()
     what = f"several Ray clusters ({', '.join(sorted(addresses))})" if addresses else "no Ray cluster"
     raise ClusterError(
-        f"{field} is auto, but {what} can be found on this machine",
+        f"{field} is auto, but this machine belongs to {what}",
         f"set {field} to HOST:PORT, as `ray start` prints it; or {_HERE}",
     )
 
@@ -357,7 +357,7 @@ def refuse_open(host: str, port: int, field: str) -> None:
         except grpc.RpcError:
             return
     raise ClusterError(
-        f"the cluster at {place} ({field}) asks for no token, so everybody who reaches its ports can run code on it",
+        f"the cluster at {place} ({field}) asks for no token, so everybody who can reach its ports can run code on it",
         "start Ray with RAY_AUTH_MODE=token; or, if only trusted users reach it, export RAY_AUTH_MODE=disabled",
     )
 
@@ -385,8 +385,8 @@ def join(address: str, field: str, node: str | None) -> None:
     place = scheme + separator + (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
     here = "set resources.address to null" if "." in field else "unset RAY_ADDRESS"
     fix = (
-        "check that it runs (`ray status`), that RAY_AUTH_MODE, the token, and the versions of Ray match; "
-        f"to start Ray on this machine, {here}"
+        "check that the cluster runs (`ray status`), and that RAY_AUTH_MODE, the token and the version of Ray are the"
+        f" same here and on the cluster; to start Ray on this machine instead, {here}"
     )
     try:
         with heeding_signals(f"joining the Ray cluster at {place} ({field})", fix):

@@ -85,7 +85,7 @@ def _heed(reader: int, doing: str, fix: str, on_end: Callable[[], object]) -> No
         elif not (came := os.read(reader, 64)):
             return
         elif {*came} & {signal.SIGINT, signal.SIGTERM}:
-            deadline, error = time.monotonic() + _GRACE_S, Interrupted("the job was stopped before its end", AGAIN)
+            deadline, error = time.monotonic() + _GRACE_S, Interrupted("the job was stopped before it finished", AGAIN)
 
 
 def processes_of(path: Path | str) -> list[psutil.Process]:

@@ -113,7 +113,11 @@ class NodeCopies:
         with self._lock:
             known = self._copies.get(folder)
             if terms is None:
-                raise StorageError(f"the stage {folder} has ended on the job's node", "run the same command again")
+                raise StorageError(
+                    f"the files of the stage {folder} cannot be copied, because the stage has ended on the node where"
+                    " the job runs",
+                    "run the same command again",
+                )
             if known is None or known.terms.attempt != terms.attempt:
                 if known:
                     known.end()

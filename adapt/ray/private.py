@@ -30,7 +30,8 @@ TESTED = TRIED["ray"]
 def _refusal(why: str) -> ClusterError:
     """Creates the error for a version of Ray that this module was not tested with."""
     return ClusterError(
-        f"{named('ray')} is not Ray {TESTED}, which a range of resources.workers and submitting jobs need: {why}",
+        f"a range in resources.workers and the submission of jobs need Ray {TESTED}, but this environment has"
+        f" {named('ray')}: {why}",
         f'run: pip install "ray[data,default,train,tune]=={TESTED}"; or set resources.workers to one number',
     )
 

@@ -31,7 +31,7 @@ ENVIRONMENT = {
 }
 LACK_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "Cannot allocate memory")
 """Parts of the messages of PyTorch's allocators and of the operating system when memory runs out."""
-TAKES_LESS = "free memory on the machines, or take larger ones"
+TAKES_LESS = "free memory on the machines, or use machines with more memory"
 PROCESS_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "10000"}
 """Environment variables of a process that trains on a CPU. They are read once, when the process starts.
 
@@ -130,8 +130,8 @@ def _set_environment(address: str | None) -> None:
 def _check_same(address: str | None) -> None:
     """Raises ClusterError if this process is connected to a cluster at another address."""
     if _made and _made[_ADDRESS] != (address or ""):
-        known = _made[_ADDRESS] or "a Ray that it started itself"
-        wanted = f"the cluster at {address}" if address else "a Ray on this machine"
+        known = _made[_ADDRESS] or "a local Ray instance that it started"
+        wanted = f"the cluster at {address}" if address else "a new Ray instance on this machine"
         raise ClusterError(
             f"this process is connected to {known}, and cannot also use {wanted} (resources.address)",
             "call ray.shutdown() first, or use another process",
@@ -200,9 +200,10 @@ def await_resources(resources: ResourcesConfig) -> None:
         _grow(bundle, resources)
     if (placeable := _placeable(bundle)) < fewest:
         raise ClusterError(
-            f"there is room for {placeable} of {fewest} workers with {_words(bundle)} each; "
-            f"the cluster has {_words(_totals(bundle))} in all",
-            f"set resources.workers to at most {max(placeable, 1)}, ask less per worker, or add nodes",
+            f"the cluster has room for {placeable} of {fewest} workers with {_words(bundle)} each; "
+            f"it has {_words(_totals(bundle))} in total",
+            f"set resources.workers to at most {max(placeable, 1)}, lower resources.cpus_per_worker or"
+            " resources.gpus_per_worker, or add nodes",
         )
 
 
@@ -324,7 +325,7 @@ def telling_stalls(stage: str, folder: Path) -> Iterator[None]:
         for file in sorted(set(folder.glob(f"{STALLS}/*/*.json")) - known):
             known.add(file)
             told.extend(stall.what() for stall in read_stalls(file.parent))
-            log(f"{stage}: {told[-1]}; Ray runs it again")
+            log(f"{stage}: {told[-1]}; Ray runs the task again")
             announce("stall", f"{stage}: {told[-1]}")
 
     def look() -> None:
@@ -346,7 +347,8 @@ def telling_stalls(stage: str, folder: Path) -> Iterator[None]:
         if told and not find_ours(error):
             raise StallError(
                 f"{stage}: {told[-1]} (all stacks: {folder / STALLS})",
-                "mend the cause, or set resources.stall_s above the time of the slowest call; then run again",
+                "fix the cause, or set resources.stall_s above the time of the slowest call, then run the same command"
+                " again",
             ) from error
         raise
     finally:

@@ -195,7 +195,7 @@ class S3Bucket:
             try:
                 self._client().abort_multipart_upload(**part_of)
             except Exception as error:  # parts that are not deleted only cost money
-                log(f"the parts of {self.address.url()} could not be removed: {reason_of(error)}")
+                log(f"the parts of a failed upload to {self.address.url()} could not be removed: {reason_of(error)}")
             raise
 
     def download(self, name: str, file: Path) -> bool:

@@ -60,7 +60,7 @@ class Address:
             if not _PART_OF_PREFIX.fullmatch(part):
                 raise ConfigError(
                     f"storage.root {url}: {part or 'an empty part'} cannot be a part of the prefix",
-                    "use letters, digits, and . _ = - (not first: .)",
+                    "use only letters, digits and the characters . _ = -, and begin no part with a dot",
                 )
         return cls(bucket, "/".join(parts))
 
@@ -88,7 +88,9 @@ def awaited(address: Address, doing: str, error: Exception) -> str:
     """
     code = code_of(error)
     if code in _CONFLICT or (code in MISSING and "write" in doing):
-        raise ConflictError(f"cannot {doing}: it has changed meanwhile", "run the same command again") from error
+        raise ConflictError(
+            f"cannot {doing}: another process has changed the object meanwhile", "run the same command again"
+        ) from error
     if code in ("NotImplemented", "501"):
         raise unconditional(address, reason_of(error)) from error
     if code == "NoSuchBucket":
@@ -105,7 +107,10 @@ def awaited(address: Address, doing: str, error: Exception) -> str:
     if code in ("NoCredentialsError", "PartialCredentialsError"):
         return "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, fill in ~/.aws/credentials, or give the machine a role"
     if code in EXPIRED:
-        return "renew the credentials in AWS's files or the machine's role; in the environment they cannot change"
+        return (
+            "renew the credentials in AWS's files or the machine's role; those in environment variables cannot change"
+            " during a run"
+        )
     if code in _BUSY or code.startswith("5") or _is_lost(error):
         return "check that the store can be reached"
     if isinstance(error, OSError) or _module(error) not in ("boto3", "botocore"):
@@ -149,7 +154,8 @@ def _is_lost(error: Exception) -> bool:
 def unconditional(address: Address, why: str) -> StorageError:
     """Returns the error for a store that does not support conditional writes."""
     return StorageError(
-        f"the store of {address.url()} lacks conditional writes ({why}), without which two runs could overwrite each"
-        " other's results",
-        "use a store with If-None-Match and If-Match of PUT (Amazon S3, MinIO, Cloudflare R2), or a folder",
+        f"the store of {address.url()} does not support conditional writes ({why}), without which two runs could"
+        " overwrite each other's results",
+        "use a store that supports If-None-Match and If-Match in PUT requests (Amazon S3, MinIO, Cloudflare R2), or a"
+        " folder",
     )

@@ -232,7 +232,7 @@ class BucketRecords:
                 raise ValueError("it names files outside of its folder")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             url = self._bucket.address.url(_object(place))
-            self._faults[place] = f"the record {url} was changed by something else than dontstop: {error}"
+            self._faults[place] = f"the record {url} was changed by a program other than dontstop: {error}"
             return None
         file, text = self._root / folder / RECORD_FILE, json.dumps(values, indent=2) + "\n"
         if not file.exists() or file.read_text() != text:

@@ -154,7 +154,8 @@ class Uploads:
             if failure is None:
                 is_said = False
             elif not is_said and not isinstance(failure, OSError):
-                log(f"warning: {failure.what if isinstance(failure, StorageError) else failure}; it is tried again")
+                what = failure.what if isinstance(failure, StorageError) else failure
+                log(f"warning: {what}; the upload will be tried again")
                 is_said = True
             pause = max(_PAUSE_S, (time.monotonic() - start) * (1 / _SHARE - 1))
 

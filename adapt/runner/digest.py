@@ -103,7 +103,7 @@ def _check_unchanged(path: Path, digest: str) -> None:
         written = record.digests.get(path.absolute().relative_to(folder).as_posix()) if record else None
         if written and written != digest:
             raise StageError(
-                f"{path} has other content than stage {folder.parent.name} wrote",
+                f"{path} has changed since the stage {folder.parent.name} wrote it",
                 f"restore the file; or delete {folder / RECORD_FILE} and run its job again; or, if you changed the "
                 f"file on purpose, use a copy of its folder without {RECORD_FILE}",
             )
@@ -282,8 +282,8 @@ def _refuse(record: Record, faults: list[str]) -> None:
     """Raises StageError if there are faults: descriptions of files that are missing or changed."""
     if faults:
         raise StageError(
-            f"{record.path} was finished, but its files have changed: {named_faults(faults)}",
-            f"put them back; or delete {record.path / RECORD_FILE}, and the stage runs again",
+            f"the stage in {record.path} is finished, but its files have changed: {named_faults(faults)}",
+            f"restore the files, or delete {record.path / RECORD_FILE} to run the stage again",
         )
 
 

@@ -342,8 +342,8 @@ def _failure(work: Work) -> BaseException:
     first, *others = work.failed.values()
     if not others or not isinstance(first, AdaptError):
         return first
-    left = f", and {len(work.waiting)} that depend on them were left out" if work.waiting else ""
+    left = f", and {len(work.waiting)} more did not run because of these failures" if work.waiting else ""
     return StageError(
-        f"{len(work.failed)} stages failed{left}; the first: {first.what}",
+        f"{len(work.failed)} stages failed{left}; the first failure: {first.what}",
         f"{first.fix or 'see above'}; then run the same command: finished stages are kept",
     )

@@ -194,7 +194,7 @@ class HomeFiles:
 
     def _put(self, file: Path, mode: str, offset: int, part: bytes, crc: int) -> None:
         if zlib.crc32(part) != crc:
-            raise OSError(f"a part of {file} was damaged on its way")
+            raise OSError(f"a part of {file} arrived damaged: its checksum differs from the sender's")
         with storage_errors(file), file.open(mode) as opened:
             opened.seek(offset)
             opened.write(part)
@@ -269,7 +269,7 @@ class FolderCopy:
             record = load_record(folder)
             if record is None:
                 raise StageError(
-                    f"{mirror.url(folder)} was an input of a stage, and its record is gone",
+                    f"{mirror.url(folder)} is an input of this stage, but the record of that folder no longer exists",
                     "run the same command again",
                 )
             mirror.bring_checked(record)
@@ -283,7 +283,8 @@ class FolderCopy:
         except (OSError, StorageError) as error:
             raise StorageError(
                 f"this node cannot copy {path} from the job's node: {error}",
-                "allow the user to write there on every node, put it on every node, or name a model of the Hub",
+                f"on every node, allow the user to write to {path} or put a copy there; or name a model of the Hugging"
+                " Face Hub",
             ) from error
 
     @property
@@ -343,7 +344,7 @@ class FolderCopy:
                 while opened.tell() < stamp.size:
                     part, crc = self._home.read(source, opened.tell(), min(BLOCK, stamp.size - opened.tell()))
                     if zlib.crc32(part) != crc or not part:
-                        raise OSError(f"a part of {source} was damaged or lost on its way")
+                        raise OSError(f"a part of {source} arrived empty, or its checksum differs from the sender's")
                     opened.write(part)
             os.utime(aside, ns=(stamp.mtime_ns, stamp.mtime_ns))
 

@@ -243,7 +243,7 @@ class Lease:
                 try:
                     self._write(" ".join(self.progress).encode())
                 except StorageError as error:
-                    log(f"a lease could not be freed and ends in {LEASE_S:.0f} s: {error.what}")
+                    log(f"a lease could not be released and expires in {LEASE_S:.0f} s: {error.what}")
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def mirror_folder(url: str, cache_folder: str, cache_gb: float | None = None) ->
     endpoint = urlsplit(url_of_store).netloc
     if url_of_store and not (endpoint and url_of_store.startswith(("http://", "https://"))):
         raise ConfigError(
-            f"the environment's AWS_ENDPOINT_URL {redact(url_of_store)} is not a URL",
+            f"the environment variable AWS_ENDPOINT_URL_S3 (or AWS_ENDPOINT_URL) is not a URL: {redact(url_of_store)}",
             "write it with its scheme, for example http://localhost:9000",
         )
     place = "+".join((address.bucket, *filter(None, address.prefix.split("/"))))
@@ -311,16 +311,19 @@ class Mirror:
             file = record.path / name
             with suppress(FileNotFoundError):
                 if sha256_of(file) != digest:
-                    log(f"{file} is damaged here; it is copied again from {self.url(file)}")
+                    log(
+                        f"the content of {file} does not match the digest in the record; copying the file again from"
+                        f" {self.url(file)}"
+                    )
                     file.unlink()
         self.bring(record)
 
     def _refuse(self, record: Record, faults: list[str]) -> None:
         if faults:
             raise StageError(
-                f"{self.url(record.path)} was finished, but its files have changed: {named_faults(faults)}",
-                f"put them back (a bucket with versions has them); or delete {self.records.url(record)}, and the stage"
-                " runs again",
+                f"the stage in {self.url(record.path)} is finished, but its files have changed: {named_faults(faults)}",
+                "restore the files (a bucket with versioning keeps their earlier versions), or delete"
+                f" {self.records.url(record)} to run the stage again",
             )
 
     def has_grown(self, record: Record) -> None:
@@ -355,7 +358,8 @@ class Mirror:
         """
         names = list(names)
         if bad := [name for name in names if not is_inside(name.removeprefix(begin))]:
-            raise StorageError(f"{self.bucket.address.url(bad[0])} is not a name that dontstop writes", "delete it")
+            what = f"{self.bucket.address.url(bad[0])} is not an object that dontstop wrote"
+            raise StorageError(what, "delete the object")
         with ThreadPoolExecutor(_THREADS) as threads:
             for _ in threads.map(lambda name: self.copy(folder / name.removeprefix(begin), name), names):
                 pass

@@ -148,7 +148,7 @@ def _send(address: str, content: Mapping[str, Any]) -> None:
                 break
         except (OSError, ValueError, HTTPException) as error:
             fault = f"the webhook cannot be reached ({type(error).__name__})"
-    log(f"notify: {fault}, so a message was not sent. The job does not depend on it.")
+    log(f"notify: {fault}, so a message was not sent. The job is not affected.")
 
 
 @contextmanager
@@ -172,7 +172,7 @@ def notifying(settings: NotifyConfig, about: str) -> Iterator[Callable[[str, Pat
     try:
         yield lambda text, path: results.append((text, path))
     except (AdaptError, KeyboardInterrupt) as error:
-        text = str(error) if isinstance(error, AdaptError) else "It was stopped from outside."
+        text = str(error) if isinstance(error, AdaptError) else "It was stopped by Ctrl-C or a signal."
         event: Event = "budget" if isinstance(error, BudgetError) else "failure"
         notify(settings, event, about, text, error=type(error).__name__, seconds=time.monotonic() - began)
         raise

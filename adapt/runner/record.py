@@ -83,7 +83,9 @@ def load_record(folder: Path) -> Record | None:
         ) from error
     except NotADirectoryError as error:
         file_above = next((parent for parent in reversed(folder.parents) if parent.is_file()), folder)
-        raise StageError(f"{file_above} is a file, where stages have a folder", f"move {file_above} away") from error
+        raise StageError(
+            f"{file_above} is a file, but dontstop needs a folder with this name", f"move {file_above} away"
+        ) from error
     except (OSError, ValueError, RecursionError) as error:
         why = "is damaged" if isinstance(error, RecursionError) else f"cannot be read: {error}"
         raise StageError(
@@ -108,11 +110,11 @@ def _check(values: Any) -> None:
             raise ValueError(f"its field {name} is not of type {kind.__name__}")
     for name, source in values["inputs"].items():
         if not isinstance(source, dict) or not all(isinstance(source.get(k), str) for k in ("stage", "key", "path")):
-            raise ValueError(f"its input {name} is not a stage, key and path")
+            raise ValueError(f"its input {name} does not have a stage, a key and a path")
     if not all(type(size) is int for size in values["outputs"].values()):
-        raise ValueError("its field outputs holds other values than sizes")
+        raise ValueError("its field outputs holds values that are not file sizes")
     if not all(isinstance(digest, str) for digest in values.get("digests", {}).values()):
-        raise ValueError("its field digests holds other values than digests")
+        raise ValueError("its field digests holds values that are not digests")
 
 
 R = TypeVar("R")
@@ -156,7 +158,7 @@ def check_record(kind: type[Any], record: Record) -> None:
     """
     for declared in fields(kind):
         if declared.name not in record.metrics and declared.default is declared.default_factory is MISSING:
-            raise _misfit(record, declared.name, "there is none")
+            raise _misfit(record, declared.name, "this field is missing")
 
 
 def _misfit(record: Record, name: str, why: str) -> StageError:

@@ -64,7 +64,8 @@ def secret_of(root: Path) -> Secret:
     file = root / f".key-{os.getuid()}"
     if mirror_at(root):
         say_once(
-            f"checkpoints are signed with the key in {file}; set {VARIABLE} so that a training can continue elsewhere"
+            f"checkpoints are signed with the key in {file}; set {VARIABLE} so that other machines can continue the"
+            " training"
         )
     with locked(file), storage_errors(file):
         if not os.path.lexists(file):
@@ -87,7 +88,8 @@ def _read(file: Path) -> Secret:
         owner = os.fstat(own.fileno()).st_uid
     if file.is_symlink() or not file.is_file() or file.lstat().st_uid != owner:
         raise StorageError(
-            f"{file} is not a file of this user, so it cannot be trusted as the key that signs checkpoints",
+            f"{file} is not a regular file that belongs to this user, so it cannot be trusted as the key that signs"
+            " checkpoints",
             f"delete it, or set {VARIABLE} in the environment",
         )
     with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW)) as opened:
@@ -102,7 +104,7 @@ def _read(file: Path) -> Secret:
         )
     if found.st_mode & 0o077:
         log(
-            f"warning: other users can read {file}, because its file system has no permissions, and could forge "
-            f"checkpoints; set {VARIABLE} in the environment"
+            f"warning: other users can read {file}, because its file system does not support permissions. They could "
+            f"forge checkpoints; set {VARIABLE} in the environment"
         )
     return Secret(key.encode(), found.st_mtime)

@@ -136,7 +136,7 @@ class Stage(ABC, Generic[R]):
         for declared in fields(self):  # type: ignore[arg-type]
             for name, stage in _stages_in(getattr(self, declared.name), declared.name):
                 if name in stages:
-                    raise StageError(f"{self.kind}: two of its inputs are called {name}", "give one another name")
+                    raise StageError(f"{self.kind}: two inputs of this stage are called {name}", "rename one of them")
                 stages[name] = stage
         return stages
 
@@ -317,7 +317,7 @@ def canonical(value: Any, path: str = "what") -> str:
 
 def _plain(value: Any, path: str) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
-        raise StageError(f"{path} is {value}, which has no stable text", "use a finite number or null")
+        raise StageError(f"{path} is {value}, which JSON cannot represent", "use a finite number or null")
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, Mapping):
@@ -327,7 +327,7 @@ def _plain(value: Any, path: str) -> Any:
         return {key: _plain(item, f"{path}.{key}") for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item, f"{path}[{number}]") for number, item in enumerate(value)]
-    raise StageError(f"{path} is a {type(value).__name__}, which has no stable text", "use plain JSON values")
+    raise StageError(f"{path} is a {type(value).__name__}, which JSON cannot represent", "use plain JSON values")
 
 
 def stage_key(stage: str, version: int, what: Mapping[str, Any], inputs: Mapping[str, str]) -> str:

@@ -122,7 +122,8 @@ class Store:
         record = load_record(folder)
         if record and record.key != key:
             raise StageError(
-                f"{folder} holds another stage, of key {record.key}", "move that folder away, or give it another name"
+                f"{folder} already holds another stage, whose key is {record.key}",
+                "move that folder away, or rename it",
             )
         return replace(record, name=name) if record else None
 

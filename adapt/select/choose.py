@@ -193,13 +193,13 @@ def scored(
         if score is None or text is None:
             raise DataError(
                 f"{type(selection).__name__} gives {'fewer' if score is None else 'more'} scores than the pool has"
-                f" texts: {place} of them came together",
-                "mend the selection: it must give a score for each text, in the order of the pool",
+                f" texts: only the first {place} texts and scores match",
+                "correct the selection: it must give one score for each text, in the order of the pool",
             )
         if score != score:
             raise DataError(
-                f"{type(selection).__name__} gives text {text.id} of the pool a score that is no number (NaN)",
-                "mend the selection: each score must be a number; -inf never takes a text",
+                f"{type(selection).__name__} gives the text with id {text.id} of the pool the score NaN",
+                "correct the selection: each score must be a number; a text with the score -inf is never selected",
             )
         if score > NEVER:
             yield score, text
@@ -394,7 +394,10 @@ def choose(
             is_full = choice.is_full or offer == "enough"
             return replace(choice, is_full=is_full, passed=tuple(passed), figures=figures)
         times *= 2
-        log("many of the best documents are near copies, or have long tokens: the pool is read again with more room")
+        log(
+            "the best documents do not fill the budget, because many are near copies or have fewer tokens than"
+            " expected: reading the pool again with more candidates"
+        )
 
 
 def _with_spare(room: Room) -> Room:

@@ -90,11 +90,14 @@ def markup_warnings(marks: Sequence[Mark]) -> list[str]:
     signs, words = (_listed([mark for mark in marks if mark.is_word == is_word]) for is_word in (False, True))
     lines = []
     if signs:
-        lines.append(f"the target has markup that the pool lacks, and is compared without it: {signs}")
+        lines.append(
+            f"the target has markup that the pool lacks, and this markup is ignored in the comparison: {signs}"
+        )
     if words:
         lines.append(
-            f"most texts of the target have words that a sample of the pool lacks: {words}; if they are markup, take"
-            " them out of the text (n-grams that never occur in the pool do not count in dsir and classifier)"
+            f"most texts of the target have words that do not occur in a sample of the pool: {words}; if these words"
+            " are markup, remove them from the target's texts (dsir and classifier ignore n-grams that never occur in"
+            " the pool)"
         )
     return lines
 

@@ -112,7 +112,10 @@ class Dsir(Selection):
             occurs |= found
         for is_empty, name in ((not len(known.hashes), "target"), (not pool.any(), "pool")):
             if is_empty:
-                raise DataError(f"the {name} of the selection has no words", "give it text with words, or drop it")
+                raise DataError(
+                    f"the {name} of the selection has no words",
+                    f"provide text with words as the {name}, or leave out this selection (select.kind)",
+                )
         known = known.only(occurs)
         check_some_known(known)
         target = gram_shares(given.target, options.ngram, options.buckets, known)
@@ -170,7 +173,7 @@ def check_some_known(known: KnownGrams) -> None:
     if not len(known.hashes):
         raise DataError(
             "no word of the selection's target occurs in the pool",
-            "check that target and pool are of one language (select.target_paths, select.pool_paths)",
+            "check that target and pool are in the same language (select.target_paths, select.pool_paths)",
         )
 
 
@@ -240,8 +243,9 @@ class ByClassifier(Selection):
         for texts, name in ((positive, "target"), (negative, "pool")):
             if len(texts) < FEWEST:
                 raise DataError(
-                    f"the {name} of the selection has {len(texts)} texts, too few to train a classifier",
-                    "give it more text, or use another select.kind",
+                    f"the {name} of the selection has {len(texts)} texts, but at least {FEWEST} are needed to train a"
+                    " classifier",
+                    f"add texts to the {name}, or use another select.kind",
                 )
         self._figures = {"unknown_share": 1.0 - float(occurs.mean()) if len(occurs) else 0.0}
         known = known.only(occurs)
@@ -251,7 +255,10 @@ class ByClassifier(Selection):
             count = round(self.options.recalled * len(given.target))
             recalled = [text for _, text, _ in highest(self, given.pool, given.target, count)]
             seen = set(recalled)
-            log(f"classifier: round {number} of {self.options.rounds}, with {len(recalled)} documents of the pool")
+            log(
+                f"classifier: training round {number} of {self.options.rounds}, with {len(recalled)} documents of the"
+                " pool as additional positive examples"
+            )
             self._train(positive, known, recalled, [text for text in negative if text not in seen] or negative)
 
     def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:

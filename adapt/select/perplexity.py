@@ -91,7 +91,7 @@ class ByPerplexity(Selection):
         if options.low >= options.high:
             raise ConfigError(
                 f"perplexity.low is {options.low:g} and perplexity.high is {options.high:g}",
-                "let low be smaller than high",
+                "set perplexity.low below perplexity.high",
             )
         self._models, self._config = dict(given.models), given.config
         if options.reference is None:

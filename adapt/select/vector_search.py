@@ -98,7 +98,9 @@ def documents_of(given: Given) -> int:
     assert given.vectors is not None, "Selection.vectors names what is read"
     count = IndexFacts.load(given.vectors.pool).vectors if given.permitted is None else len(given.permitted)
     if not count:
-        raise DataError("no document is left to choose from", "let the selections before this one pass on more")
+        raise DataError(
+            "no document is left to choose from", "make the earlier selections in select.kind pass on more documents"
+        )
     return count
 
 
@@ -111,7 +113,7 @@ def check_enough(k: int, documents: int) -> None:
     if k > documents:
         raise DataError(
             f"{k} neighbours of each text are needed, but the pool has only {documents} documents",
-            "lower the budget (select.per_example; in a list of selections also select.keep), or give a larger pool",
+            "lower the budget (select.per_example; in a list of selections also select.keep), or provide a larger pool",
         )
 
 
@@ -138,7 +140,7 @@ def target_rows(given: Given) -> TargetRows:
     if (centre := centre_in(given.vectors.pool)) is not None:
         rows = centred(rows, centre)
     if not known.any():
-        what = f"the embedder {given.config.select.embedder} knows nothing of the {len(rows)} texts of the target"
+        what = f"the embedder {given.config.select.embedder} knows no word of the {len(rows)} texts of the target"
         raise DataError(what, "choose another select.embedder, or check the texts of the target")
     return TargetRows(rows[known], int((~known).sum()))
 

@@ -250,5 +250,5 @@ def heatmap(names: Sequence[str], matrix: Sequence[Sequence[float]], title: str,
         shades = values if is_share else flat[number * len(values) : (number + 1) * len(values)]
         texts = [f"{100 * value:.0f}%" if is_share else f"{value:.2f}" for value in values]
         rows.append([name, *(Cell(text, shade=shade) for text, shade in zip(texts, shades, strict=True))])
-    meaning = "The darker, the higher." if is_share else "The darker, the lower."
+    meaning = "Darker cells have higher values." if is_share else "Darker cells have lower values."
     return Table(["", *names], rows, title, note, shades=meaning)

@@ -100,7 +100,7 @@ class Redrawn(OneModel):
 
     def blocks(self, record: Record) -> list[Block]:
         """Shows the number of layers and parameters, and the model's folder."""
-        said = f"Drew the weights of the top {self.layers} layers anew: {self.new_parameters:,} parameters."
+        said = f"Drew new random weights for the top {self.layers} layers: {self.new_parameters:,} parameters."
         return [*summary(said), TextBlock(f"Model: {record.path}")]
 
 
@@ -114,8 +114,8 @@ class Turned(OneModel):
 
     def blocks(self, record: Record) -> list[Block]:
         """Shows the mask token, and the model's folder."""
-        origin = "was added, with the mean of all embeddings" if self.is_added else "is the tokenizer's own"
-        said = f"Made the decoder's attention bidirectional. Its mask token {self.mask_token} {origin}."
+        origin = "was added, with the mean of all embeddings" if self.is_added else "was already in the tokenizer"
+        said = f"Made the decoder's attention bidirectional. The mask token {self.mask_token} {origin}."
         return [*summary(said), TextBlock(f"Model: {record.path}")]
 
 

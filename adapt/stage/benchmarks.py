@@ -69,7 +69,8 @@ class Benchmark(Stage[Benchmarked]):
         config = context.config
         wants_mteb = bool(config.mteb.tasks or config.mteb.own)
         if not config.harness.tasks and (config.harness.include_path or config.harness.functions):
-            raise ConfigError("harness.include_path is set, but harness.tasks names no task", "name tasks to measure")
+            what = "harness.include_path or harness.functions is set, but harness.tasks names no task"
+            raise ConfigError(what, "name the tasks to measure in harness.tasks")
         if not config.harness.tasks and not wants_mteb:
             return None
         if config.harness.tasks and config.objective.kind != "causal":

@@ -113,13 +113,15 @@ def budget_outlook(resources: ResourcesConfig, stages: Iterable[Stage[Any]], sto
     how = "at least" if unknown else "about"
     parts = [f"{how} {form.format(need)}; the budget is {limit:g}" for need, limit, form in _limited(budget, needed)]
     is_short = any(need > limit for need, limit, _ in _limited(budget, needed))
-    said = f"This needs {', and '.join(parts)} (resources.budget)."
+    said = f"The whole run needs {', and '.join(parts)} (resources.budget)."
     if spent.device_hours:
-        said += f" {spent.device_hours:.3g} device-hours of it are spent."
+        said += f" {spent.device_hours:.3g} device-hours are already spent."
     if unknown:
         said += f" The time of {unknown} {'stages is' if unknown > 1 else 'stage is'} not known yet."
     if is_short:
-        said += " It will stop at the budget with a checkpoint, and goes on if you raise the budget."
+        said += (
+            " The run will stop with a checkpoint when the budget is spent. If you then raise the budget, it continues."
+        )
     return said
 
 

@@ -285,12 +285,12 @@ class DomainOrder:
             change, fix = f"domain {number} was {old[0]} and is now {new[0]}", "put new domains at the end"
             if new[0] == old[0]:
                 change = f"the text of domain {number}, {new[0]}, or how it is read or decontaminated, has changed"
-                fix = "undo that (evaluation sets of a new domain belong into its source's own `decontaminate`)"
+                fix = "undo that (list evaluation sets of a new domain in `decontaminate` of the domain's own source)"
             raise ConfigError(
-                f"sequence {self.file.name.removesuffix('.order.json')}: {change}; this domain and all after it would"
-                " be learned again",
-                f"{fix}, or give the sequence another name (--name; in a chain file, the chain's `name`): domains that"
-                " both share are not learned again",
+                f"sequence {self.file.name.removesuffix('.order.json')}: {change}; this domain and all later"
+                " domains would be learned again",
+                f"{fix}, or give the sequence another name (--name; in a chain file, the chain's `name`), which"
+                " reuses the models of the unchanged domains before this one",
             )
 
     def first(self, number: int) -> "DomainOrder":
@@ -413,8 +413,7 @@ def _check_sizes(teacher: str, student: ModelSize, size: ModelSize, needs_equal_
     if student.parameters > LARGER * size.parameters:
         raise ModelError(
             f"{teacher} has {size.parameters / 1e6:,.1f} M parameters, and its student, model.path, has"
-            f" {student.parameters / 1e6:,.1f} M: a student that is larger than its teacher would learn to be worse"
-            " than it could be",
+            f" {student.parameters / 1e6:,.1f} M: imitating a smaller teacher would limit a larger student",
             "name teachers of at least this size, or a smaller model.path",
         )
     if needs_equal_width and student.hidden != size.hidden:

@@ -83,7 +83,7 @@ class SequenceResult(SequenceFigures):
         tables = [matrix.table(self.order, self.mode) for matrix in (self.scores, self.losses)]
         known = [(shown, value) for name, shown in FIGURES.items() if (value := getattr(self, name)) is not None]
         rows = [[title, f"{value * times:{form}} {unit}", about] for (title, times, form, unit, about), value in known]
-        title = f"{record.name}: figures of the sequence ({self.method}, seed {self.seed})"
+        title = f"{record.name}: metrics of the sequence ({self.method}, seed {self.seed})"
         warnings = [FindingBlock("warning", warning, "warning") for warning in self.warnings[:MOST_WARNINGS]]
         more = len(self.warnings) - MOST_WARNINGS
         # records of earlier versions have no `changes`
@@ -92,7 +92,7 @@ class SequenceResult(SequenceFigures):
             *summary(*self._sentences()),
             *(table for table in tables if table),
             *(self.benchmarks.blocks(record.name) if self.benchmarks else []),
-            Table(["figure", "value", "meaning"], rows, title, words=True),
+            Table(["metric", "value", "meaning"], rows, title, words=True),
             *(_of_method(table) for table in self.tables),
             *([Findings(warnings)] if warnings else []),
             *([TextBlock(f"{more} more warnings are in {record.path / RECORD_FILE}.")] if more > 0 else []),
@@ -107,7 +107,8 @@ class SequenceResult(SequenceFigures):
         start = [self.losses.rows[0].get(name) for name in self.order]
         before = None if None in start or not start else fmean(loss for loss in start if loss is not None)
         if self.loss_average is not None and before is not None:
-            learnt += f": mean held-out loss on them went from {before:.2f} to {self.loss_average:.2f} nats per token"
+            learnt += f": mean held-out loss on these domains went from {before:.2f} to {self.loss_average:.2f} nats"
+            learnt += " per token"
         said = [f"{learnt}."]
         if self.average is not None:
             said.append(f"Mean test score at the end is {100 * self.average:.1f} points of 100.")
@@ -120,31 +121,52 @@ class SequenceResult(SequenceFigures):
         if self.general_change is not None:
             rose = "rose" if self.general_change > 0 else "fell"
             said.append(f"Loss on general text {rose} by {abs(self.general_change):.2f} nats per token.")
-        return [*said, "These are figures of one seed. Intervals are over documents, not over trainings."]
+        return [
+            *said,
+            "These results are from one seed. Intervals cover variation between documents, not between training runs.",
+        ]
 
 
 MOST_WARNINGS = 3
 FIGURES = {
     "average": ("score at the end", 100, ".1f", "points", "mean test score of all tasks; higher is better"),
-    "learning": ("score just after learning", 100, ".1f", "points", "mean, each task right after its own domain"),
-    "forgetting": ("forgetting", 100, "+.1f", "points", "mean fall of scores after the domain was learnt"),
-    "forward_transfer": ("forward transfer", 100, "+.1f", "points", "mean gain of scores before the domain is learnt"),
+    "learning": (
+        "score just after learning",
+        100,
+        ".1f",
+        "points",
+        "mean test score of each task right after its domain was learnt",
+    ),
+    "forgetting": ("forgetting", 100, "+.1f", "points", "mean fall of a task's score after its domain was learnt"),
+    "forward_transfer": (
+        "forward transfer",
+        100,
+        "+.1f",
+        "points",
+        "mean gain of a task's score before its domain is learnt",
+    ),
     "loss_average": ("loss at the end", 1, ".3f", "nats per token", "mean held-out loss of all domains"),
     "loss_forgetting": (
         "loss forgetting",
         1,
         "+.3f",
         "nats per token",
-        "mean rise of losses after the domain was learnt",
+        "mean rise of a domain's loss after it was learnt",
     ),
     "loss_forward_transfer": (
         "loss forward transfer",
         1,
         "+.3f",
         "nats per token",
-        "mean fall of losses before the domain is learnt; positive: they fell",
+        "mean fall of a domain's loss before it is learnt; positive if losses fall",
     ),
-    "general_change": ("change on general text", 1, "+.3f", "nats per token", "positive: general text was forgotten"),
+    "general_change": (
+        "change on general text",
+        1,
+        "+.3f",
+        "nats per token",
+        "change from the base model; positive if general text is forgotten",
+    ),
 }
 """Title, scale factor, format, unit and meaning of each metric in the table of a sequence, keyed by field."""
 

@@ -79,11 +79,13 @@ class Ensembled:
         ]
         header = ["model", "kind", *(name for text in texts for name in (f"loss on {text}", "change"))]
         note = (
-            "Held-out loss in nats per token; lower is better. Change: from the best single model, paired by document,"
-            " with 95% intervals. Device-hours are those of all trainings that a model needs."
+            "Held-out loss in nats per token; lower is better. Change: difference from the best single model, paired by"
+            " document, with its 95% interval. Device-hours: total of all training runs that the model needs."
             f"{heldout_note(self.documents)}"
         )
-        table = Table([*header, "models per prediction", "device-hours"], rows, f"{record.name}: many and one", note)
+        table = Table(
+            [*header, "models per prediction", "device-hours"], rows, f"{record.name}: ensemble and single models", note
+        )
         said = [self._gain(row) for row in self.rows if row.role in ("ensemble", "other")]
         changes = {text: effect(of.low, of.high) for text, of in self.rows[0].change.items()}
         verdict = Verdict(changes, self.rows[1].name, "the ensemble")
@@ -96,7 +98,10 @@ class Ensembled:
         members = sum(each.role in ("best", "member") for each in self.rows)
         name = f"The mean of {members} models' predictions" if row.role == "ensemble" else row.name
         if change.low is None or change.high is None:
-            return f"{name} has a loss of {loss.value:.3f} on {text}, {best.name} {best.loss[text].value:.3f}."
+            return (
+                f"{name} has a loss of {loss.value:.3f} on {text}, compared with {best.loss[text].value:.3f} for"
+                f" {best.name}, the best single model."
+            )
         ends = f"95% interval of the difference: {interval(change.low, change.high, '+.3f')}"
         if change.low <= 0 <= change.high:
             return f"{name} is not measurably different from {best.name}, the best single model, on {text} ({ends})."

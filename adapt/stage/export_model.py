@@ -155,7 +155,7 @@ class Adapted(Trained, OneModel):
             TextBlock(self._cost(record)),
             *([Table(HANDED, handed_rows(self.handed), "Libraries and formats", words=True)] if self.handed else []),
             TextBlock(f"Model: {record.path}"),
-            *([TextBlock(f"sentence-transformers loads it with {self.pooling} pooling.")] if self.pooling else []),
+            *([TextBlock(f"sentence-transformers uses {self.pooling} pooling.")] if self.pooling else []),
         ]
 
     @classmethod
@@ -176,21 +176,21 @@ class Adapted(Trained, OneModel):
             " compare models with different tokenizers."
         )
         if self.trains_vectors:
-            note += " The objective trains sentence vectors and not this loss, which may rise."
+            note += " The objective trains sentence vectors instead of this loss, so the loss may rise."
         header = ["text", "loss before", "loss after", "change", "bits per byte before", "bits per byte after"]
         if kind:
             header[4:], note = FOUND, DETECTION_NOTE
         note += heldout_note({_named(text, domain): of.documents for text, of in self.losses.items() if of.documents})
         chose = {text: of.chose for text, of in self.losses.items() if of.chose is not None}
         if chose:
-            note += " Documents that chose the model are left out: the best of several measurements is lower by chance."
+            note += " Documents used to choose the exported step are left out: the lowest loss is partly low by chance."
         tables: list[Block] = [Table(header, rows, title, note)]
         if chose:
             after = {text: self.losses[text].after for text in chose}
             both: list[list[Cell | str]] = [
                 [_named(text, domain), f"{loss:.3f}", after[text].cell(".3f")] for text, loss in chose.items()
             ]
-            columns = ["text", "on documents that chose it", "on other documents"]
+            columns = ["text", "on documents used to choose its step", "on other documents"]
             tables.append(Table(columns, both, "Loss of the exported model [nats per token]"))
         return tables
 
@@ -439,7 +439,7 @@ class Export(Stage[Adapted]):
     def _fix(self, done: Done) -> str:
         """Returns advice on what to change if training made the model worse on the text that it was trained on."""
         if trained_pooling(self.config):
-            return "The objective trains sentence vectors and not this loss, so judge it by retrieval (retrieval.pairs)"
+            return "The objective trains sentence vectors, not this loss, so measure retrieval (retrieval.pairs)"
         reports = [
             line for stage in (*self.phases, self.training) for line in json_lines(done[stage].path / METRICS_LINES)
         ]
@@ -492,6 +492,6 @@ class Export(Stage[Adapted]):
         """
         kinds = [entry["kind"] for entry in stored_additions(model)] if self.vectors else []
         if kinds and self.config.export.sentence_transformers is None and not need_vectors(self.config):
-            log(f"export: no files for sentence-transformers, which would ignore {', '.join(kinds)} of the model")
+            log(f"export: no files for sentence-transformers are written, because it would ignore {', '.join(kinds)}")
             return None
         return self.vectors

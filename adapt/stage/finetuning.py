@@ -290,7 +290,9 @@ class Scored:
         blocks: list[Block] = [self.verdict().block(), *summary(self._sentence()), Table(header, rows, title, note)]
         if self.degenerate:
             blocks.append(
-                TextBlock(f"{self.degenerate} of {self.seeds} runs predict one class only. They count like the others.")
+                TextBlock(
+                    f"{self.degenerate} of {self.seeds} runs predict one class only. They are included in the mean."
+                )
             )
         return [*blocks, TextBlock(f"Fine-tuning took {duration(record.cost['device_seconds'])} of device time.")]
 

@@ -107,7 +107,9 @@ def _prompts_of(files: Files) -> list[str]:
                     prompts.append(str(text))
     check_listed(files.manifest)
     if not prompts:
-        raise DataError("the files of generate.prompts have no text", "check generate.prompts and prompt_field")
+        raise DataError(
+            "the files of generate.prompts have no text", "check generate.prompts and generate.prompt_field"
+        )
     return prompts
 
 
@@ -165,7 +167,7 @@ class Synthesize(Stage[GeneratedTexts]):
             raise ConfigError(
                 f"synthesize.document_tokens {section.document_tokens}, the prompt of {fixed} tokens and"
                 f" synthesize.max_length {section.max_length} are more than the {longest} tokens that the generator"
-                " takes",
+                " accepts",
                 "lower synthesize.document_tokens or synthesize.max_length",
             )
 
@@ -184,7 +186,7 @@ class Synthesize(Stage[GeneratedTexts]):
         )
         if not figures.texts:
             raise DataError(
-                f"synthesize.share {section.share:g} takes no document of {self.name}", "raise synthesize.share"
+                f"synthesize.share {section.share:g} selects no document of {self.name}", "raise synthesize.share"
             )
         return _generated(self.name, figures, self.config)
 
@@ -192,7 +194,7 @@ class Synthesize(Stage[GeneratedTexts]):
 def _generated(name: str, figures: Any, config: Config) -> Outcome[GeneratedTexts]:
     """Returns the outcome of a stage that generated text, and logs the number of texts and tokens."""
     speed = figures.tokens / max(figures.seconds, 1e-9)
-    log(f"{name}: {figures.texts:,} texts of {figures.tokens:,} tokens, {speed:,.0f} tokens per second and device")
+    log(f"{name}: {figures.texts:,} texts of {figures.tokens:,} tokens, {speed:,.0f} tokens per second per device")
     result = GeneratedTexts(figures.texts, figures.tokens, figures.cut, round(speed, 1))
     cost = cost_of(figures.seconds, config.resources.price_per_device_hour)
     return Outcome(result, {**cost, "tokens": figures.tokens})

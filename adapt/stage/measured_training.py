@@ -81,19 +81,20 @@ def probed_tasks(context: Context) -> dict[str, Stage[Any]]:
     tasks = _tasks(config)
     if not tasks:
         raise ConfigError(
-            "evaluation.probe is set, but no task is configured", "name its files in task.train, task.dev and task.test"
+            "evaluation.probe is set, but no task is configured",
+            "name a task's files in task.train, task.dev and task.test",
         )
     for task in tasks:
         if task.kind == "tokens":
             raise ConfigError(
                 f"evaluation.probe: task {task.name} is of kind tokens, and a probe predicts labels of whole texts",
-                "leave the task or evaluation.probe out",
+                "remove the task, or leave evaluation.probe out",
             )
         for split in ("train", "dev"):
             if len(found := some_labels(task, split)) < 2:
                 raise ConfigError(
                     f"evaluation.probe: task.{split} of {task.name} has only the class {', '.join(found) or 'none'}, so"
-                    " the score of a probe says nothing",
+                    " the score of a probe would be meaningless",
                     f"add examples of other classes to task.{split}, or leave evaluation.probe out",
                 )
     return {f"{TASK}{task.name}": task_of(context, task) for task in tasks}
@@ -161,7 +162,9 @@ def measures_of(
     for text in texts.keys() - sampling.documents.keys():
         problem = f"{name}: no document of {text} is held out, so its loss is not measured"
         if stops:
-            raise ConfigError(f"{problem}, and training.stop or training.keep is set", "raise corpus.heldout_fraction")
+            raise ConfigError(
+                f"{problem}, but training.stop or training.keep needs it", "raise corpus.heldout_fraction"
+            )
         log(f"warning: {problem} while the model trains")
     if not sampling.documents:
         return Watched()
@@ -206,13 +209,13 @@ def check_measures(config: Config, texts: Mapping[str, Stage[Any]]) -> None:
     method = method_of(config)
     if not method.exports_trained:
         raise ConfigError(
-            f"{name} is set, but method.kind {config.method.kind} exports another model than the one in"
-            " training, which is measured",
+            f"{name} is set, but method.kind {config.method.kind} exports a different model than the"
+            " one that is measured during training",
             f"leave {name} out, or choose another method",
         )
     if keeps_earlier(training) and type(method).carry is not Method.carry:
         raise ConfigError(
-            f"{name} exports the model of an earlier step, but method.kind {config.method.kind} hands on what it has at"
-            " the end",
-            "set training.keep last and patience instead of rise, or choose another method",
+            f"{name} exports the model of an earlier step, but method.kind {config.method.kind} passes its state at the"
+            " last step on to the next domain",
+            "set training.keep to last, use patience instead of rise in training.stop, or choose another method",
         )

@@ -62,7 +62,7 @@ class Merged:
         )
         parts = [f"{self.tensors} tensors merged"]
         if self.weights:
-            parts.append(f"weights of the models {', '.join(f'{weight:.4g}' for weight in self.weights)}")
+            parts.append(f"model weights {', '.join(f'{weight:.4g}' for weight in self.weights)}")
         if self.density is not None:
             parts.append(f"density {self.density:g}")
         if self.new_tokens:
@@ -189,7 +189,8 @@ def merged_from(context: Context, path: str) -> Start:
     if not is_checkpoint(folder):
         return located(ModelConfig(path=path, trust_remote_code=config.model.trust_remote_code), context.digests)
     if config.merge.kind != "average":
-        raise ModelError(f"merge.models: {path} is a checkpoint", "name an exported model, or use merge.kind average")
+        what = f"merge.models: {path} is a training checkpoint, which only merge.kind average accepts"
+        raise ModelError(what, "name an exported model, or set merge.kind to average")
     files = checkpoint_files(folder.resolve())
     return Start(Pretrained(folder.resolve(), context.start.pretrained.tokenizer), context.digests.of_all(files))
 

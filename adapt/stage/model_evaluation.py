@@ -243,8 +243,8 @@ class MeasureRetrieval(Stage[Retrieved]):
         pooling = context.vectors.pooling if context.vectors else "mean"
         if pooling not in FEATURES:
             raise ConfigError(
-                f"retrieval.pairs: vectors with the pooling {pooling} of {context.start.pretrained.model} cannot be"
-                " measured",
+                f"retrieval.pairs is set, but retrieval cannot be measured with the pooling {pooling} of"
+                f" {context.start.pretrained.model}",
                 "set export.sentence_transformers to mean or cls, or leave retrieval.pairs out",
             )
         check_pairs(retrieval)

@@ -76,7 +76,7 @@ def check_space(folder: Path, model: Path, keep_checkpoints: int, copies: int = 
     needed, free = sum(space_needed(folder, model, keep_checkpoints, copies)), shutil.disk_usage(folder).free
     if free < needed:
         raise StorageError(
-            f"{folder} has {free / 1e9:.2f} GB free, and checkpoints and model take {needed / 1e9:.2f} GB",
+            f"{folder} has {free / 1e9:.2f} GB free, but the checkpoints and the model need {needed / 1e9:.2f} GB",
             "free some space, point storage.root elsewhere, or lower training.keep_checkpoints",
         )
 
@@ -186,8 +186,8 @@ def check_generator(config: Config, pretrained: Pretrained) -> None:
     if rows[0] != rows[1] or ids[0] != ids[1]:
         differing = sum(ids[0].get(token) != ids[1].get(token) for token in ids[0].keys() | ids[1].keys())
         raise ModelError(
-            f"rtd.generator: {generator.model} has another vocabulary than {pretrained.model}: {rows[1]} and {rows[0]}"
-            f" rows, and {differing:,} different tokens",
+            f"rtd.generator: {generator.model} has another vocabulary than {pretrained.model}: vocab_size is {rows[1]}"
+            f" and {rows[0]}, and {differing:,} tokens differ",
             "use the generator that was trained with this model, or leave rtd.generator out to make one",
         )
     if options.embeddings == "separate":
@@ -197,9 +197,9 @@ def check_generator(config: Config, pretrained: Pretrained) -> None:
         return
     (shape, content), (other, other_content) = tables  # type: ignore[misc]
     if shape != other:
-        raise unequal_tables(str(pretrained.generator), f"word_embeddings of shape {[*other]}, and not {[*shape]}")
+        raise unequal_tables(str(pretrained.generator), f"word_embeddings of shape {[*other]}, not {[*shape]}")
     if options.embeddings == "shared" and content != other_content:
-        raise unequal_tables(str(pretrained.generator), "other word_embeddings than the model")
+        raise unequal_tables(str(pretrained.generator), "word_embeddings with other values than the model's")
 
 
 def check_model(start: Start, causal: bool | None, only_earlier: bool = False) -> None:
@@ -283,9 +283,12 @@ def check_memory(
     """
     size, device = model_size(model), device_of_workers(config.resources)
     if size is None:
-        log("memory is not checked: config.json does not name the model's dimensions in a known way")
+        log("memory is not checked: config.json does not contain the model's dimensions under known names")
     elif device is None:
-        log("memory is not checked: the cluster has no free place for a worker yet (resources.device_memory_gib)")
+        log(
+            "memory is not checked: no node of the cluster has the resources for a worker yet; to check anyway, set"
+            " resources.device_memory_gib"
+        )
     else:
         trained = size_of_training(config, size, number, generator)
         check_fits(config, trained, device, mean_length(corpus) if corpus else None)
@@ -361,7 +364,7 @@ def check_absolute(config: Config) -> None:
     for field, folder in folders.items():
         if not folder.is_absolute():
             raise ConfigError(
-                f"{field} is relative, but on a cluster a job runs in a throwaway copy of its working directory",
+                f"{field} is a relative path, but on a cluster a job runs in a temporary copy of its working directory",
                 f"give it an absolute path on {_DISKS.get(field, 'a file system that all nodes share')}:"
                 f" --{field} /{'scratch' if field in _DISKS else 'shared'}/{folder.name}",
             )

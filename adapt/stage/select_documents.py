@@ -96,7 +96,7 @@ class Target(Stage[TargetWritten]):
         check_listed(self.text.manifest)
         if not found:
             raise DataError(
-                "no text of select.target_paths is left after cleaning and without the texts of corpus.decontaminate",
+                "no text of select.target_paths is left after cleaning and removing the texts of corpus.decontaminate",
                 "check select.target_paths, select.target_text_field, corpus.cleaning and corpus.decontaminate",
             )
         return found
@@ -259,8 +259,8 @@ def _check_enough(choice: Choice, documents: int, budget: Budget, is_control: bo
         return
     wanted = f"{budget.documents} documents" if budget.documents is not None else f"{budget.tokens} tokens"
     raise DataError(
-        f"the budget is {wanted}, but only {len(choice.taken)} of the pool's {documents} documents can be taken"
-        f" ({choice.tokens} tokens; {choice.near} are near copies of these)",
+        f"the selection should have {wanted}, but only {len(choice.taken)} of the pool's {documents} documents can be"
+        f" selected ({choice.tokens} tokens; {choice.near} other documents are near copies of these)",
         "lower the budget (select.per_example, select.documents or select.tokens), give a larger pool, or train on all"
         " of it (tapt.pool_paths)",
     )
@@ -359,11 +359,11 @@ NEARNESS_COLUMNS = {
     "model loss": "{:.3f}",
 }
 NEARNESS_NOTE = (
-    "Random documents come from the same pool and have as many tokens. "
+    "Random documents come from the same pool and have the same number of tokens. "
     "KL divergence: from the target's hashed n-grams to the text's, in nats per n-gram; lower is closer. "
     "Classifier AUC: how well a classifier tells the text from the target; 0.5 if it cannot. "
     "Shared words: share of the most frequent words that are also among the target's. "
-    "Distinct word pairs: share of different pairs of words, in equal amounts of text. "
+    "Distinct word pairs: number of distinct word pairs divided by all word pairs, in equal amounts of text. "
     "Diversity: mean of 1 - cosine over all pairs of 1,000 random texts (TF-IDF in 50 dimensions). "
     "Model loss: held-out loss of the model before training, in nats per token."
 )

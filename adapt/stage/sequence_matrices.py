@@ -104,7 +104,7 @@ class LossMatrix:
             mode: mode of the sequence (`sequence.mode`).
         """
         cells = [{name: Cell(f"{loss:.3f}") for name, loss in row.items()} for row in self.rows]
-        note = f"Lower is better. Each column is a text.{heldout_note(self.documents)}"
+        note = f"Lower is better. Each column is the loss on one text.{heldout_note(self.documents)}"
         return _table("Loss on held-out text [nats per token]", note, self.columns, cells, order, mode)
 
 

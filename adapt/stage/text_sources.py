@@ -161,8 +161,8 @@ class TaskTexts(Stage[TextsWritten]):
         kept = [text for text in texts if normalised(text) not in hidden]
         if not kept:
             raise DataError(
-                f"all texts of {self.wanted[0].task.name} occur in dev or test too, so none remains to train on",
-                "check the files of the splits, or set tapt.transductive",
+                f"all texts of task {self.wanted[0].task.name} also occur in dev or test, so none remains to train on",
+                "check the files of the splits, or set tapt.transductive to true",
             )
         write_texts(folder, ({"id": n, "text": text} for n, text in enumerate(kept)))
         for split in (*self.wanted, *self.unseen):

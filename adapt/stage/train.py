@@ -354,7 +354,7 @@ class Train(Stage[Trained]):
             start_from_phase(done[self.previous].record, part.first, run_folder, store.root)
         reported = launch(job)
         if not part.stretches and reported["step"] < part.last and not reported.get("early_end"):
-            log(f"the corpus was passed through after {reported['step']} of {part.last} steps")
+            log(f"the corpus ended after {reported['step']} of {part.last} steps")
             if reported["cut_short"]:
                 log(f"warning: {reported['cut_short']}; set training.max_steps to {reported['step']}")
         knows = self.is_transductive or any(start.knows(done) for start in (self.start, *self.teachers))

@@ -100,7 +100,7 @@ def sized(config: Config, batch_examples: int | None, texts: Sequence[Prepared])
     batch = rows if rows < 8 else round(rows / 8) * 8
     if wrong := next((number for number in (fewest_of(workers), most_of(workers)) if batch % number), None):
         raise ConfigError(
-            f"{batch_examples} examples fill {batch} sequences, which {wrong} workers cannot share equally",
+            f"tapt.batch_examples {batch_examples} fills {batch} sequences, which {wrong} workers cannot share equally",
             "use another number of resources.workers, or set tapt.batch_examples to null and"
             " training.global_batch_size to a multiple of resources.workers",
         )
@@ -120,7 +120,7 @@ def length_over(config: Config, mixture: "Mixture | None") -> RunLength:
     most = mixture.exhausted if config.mixture.exhausted == "stop" else None
     length = length_of(training, mixture.epoch, most)
     if length.rows < training.global_batch_size:
-        log(f"the corpus is {length.rows} rows: a batch of {training.global_batch_size} repeats them")
+        log(f"the corpus fills only {length.rows} sequences, so a batch of {training.global_batch_size} repeats them")
     return length
 
 
@@ -283,18 +283,18 @@ def mixed(
     if replayed == [0] and any(replay_shares(config.mixture)):
         is_made = config.mixture.replay_kind != "files"
         texts, fix = (
-            ("the generated texts have", "raise generate.tokens")
+            ("there is no generated text", "raise generate.tokens")
             if is_made
-            else ("the files of mixture.replay_paths have", "add text to these files")
+            else ("the files of mixture.replay_paths contain no text", "add text to these files")
         )
         raise DataError(
-            f"mixture.replay_fraction is {config.mixture.replay_fraction:g}, but {texts} no text to train on",
+            f"mixture.replay_fraction is {config.mixture.replay_fraction:g}, but {texts} to train on",
             f"{fix}, or set mixture.replay_fraction to 0",
         )
     if past and not any(past.values()):
         raise DataError(
-            f"{', '.join(past)}: the domains before have no text to replay",
-            "give them more text, lower corpus.heldout_fraction, or set method.kind to plain",
+            f"the earlier domains have no text to replay: {', '.join(past)}",
+            "give these domains more text, lower corpus.heldout_fraction, or set method.kind to plain",
         )
     make = partial(
         Mixture.of,
@@ -440,11 +440,11 @@ def warn_of_unmeasured(name: str, corpora: Mapping[str, Stage[Prepared]], done: 
     of_all = "its documents" if documents is None else f"its {documents:,} documents"
     if held_out < FEWEST_DOCUMENTS:
         number = f"{held_out} of {of_all} is" if held_out else f"none of {of_all} is"
-        problem = f"{name}: nothing will be measured: {number} held out (corpus.heldout_fraction {shares[0]:g})"
+        problem = f"{name}: no loss will be measured: {number} held out (corpus.heldout_fraction {shares[0]:g})"
     else:
         problem = (
-            f"{name}: only {held_out} of {of_all} are held out (corpus.heldout_fraction {shares[0]:g}), so that losses"
-            " have no interval"
+            f"{name}: only {held_out} of {of_all} are held out (corpus.heldout_fraction {shares[0]:g}), so losses will"
+            " have no confidence interval"
         )
     log(f"{problem}; {_fix(shares[0], documents, [text.path for text in texts])}")
 
@@ -477,7 +477,7 @@ def _fix(share: float, documents: int | None, folders: Sequence[Path]) -> str:
         return f"set corpus.heldout_fraction to {min(10 * share, 0.5):.2g} or more, or {none}"
     found = share_holding(folders, documents_to_measure(documents))
     if found is None:
-        return f"give it more text, or {none}"
+        return "use more text, or set corpus.heldout_fraction to 0 to train without a measurement"
     return f"set corpus.heldout_fraction to {found.share:g}, which holds out {found.documents}, or {none}"
 
 

@@ -168,12 +168,12 @@ def measured_blocks(trained: Trained, name: str) -> list[Block]:
     if not curves or max(map(len, curves.values())) < 2:
         return []
     exported = trained.exported_step if trained.exported_step != trained.points[-1].step else None
-    mark = f"; dashed: the exported model, of step {exported:,}" if exported is not None else ""
+    mark = f"; dashed line: the exported model (step {exported:,})" if exported is not None else ""
     legend = [(metric_words(metric).removeprefix("the loss on "), number) for number, metric in enumerate(curves, 1)]
     drawing = heldout_curves(curves, name, f"Held-out loss while the model trained{mark}", exported)
     said = ""
     if trained.sampling and trained.evaluation_share is not None:
-        said = f"Measured: {trained.sampling.sentence(trained.sampling.interval)}; it took"
+        said = f"Measured: {trained.sampling.sentence(trained.sampling.interval)}; measuring took"
         said += f" {trained.evaluation_share:.1%} of the time."
     return [Figures([drawing], legend), *([TextBlock(said)] if said else [])]
 

@@ -385,8 +385,8 @@ def verdict(
     if comparison.low is not None and comparison.high is not None:
         figures += f", 95% CI {points(comparison.low)} to {points(comparison.high)}"
     if comparison.p is None:
-        why = "seeds whose scores do not vary" if comparison.is_constant else "one seed per side"
-        return f"{figures}; significance cannot be tested with {why} and no predictions"
+        why = "the scores do not vary between seeds" if comparison.is_constant else "each side has one seed"
+        return f"{figures}; significance cannot be tested, because {why} and there are no predictions"
     figures += f", {p_value(comparison.p)}"
     if adjusted is not None and adjusted != comparison.p:
         figures += f" (Holm {p_value(adjusted, bare=True)})"
@@ -410,12 +410,12 @@ def to_decide(comparison: Comparison, margin: float, recipes: int = 1) -> str:
     needed = comparison.seeds_to_decide(margin, recipes)
     if needed is not None:
         each = "" if comparison.pairs else " per side"
-        shown = "that it does not matter" if abs(comparison.difference) < margin else "a difference"
+        shown = "that the difference does not matter" if abs(comparison.difference) < margin else "a difference"
         return f"about {needed} seeds{each} would probably show {shown} (80% of simulated studies)"
     has_seeds = comparison.chances and all(chance.has_seeds for chance in comparison.chances)
     if comparison.error is None or not (comparison.pairs or has_seeds):
-        return "how many seeds would decide it is not known, because no scores of several seeds vary"
-    return f"{MOST_SEEDS} seeds would probably not decide it"
+        return "how many seeds would decide is not known: an estimate needs several seeds with different scores"
+    return f"even {MOST_SEEDS} seeds would probably not decide the comparison"
 
 
 def significant(comparison: Comparison, adjusted: float | None = None) -> bool:

@@ -180,7 +180,7 @@ def metric_from_counts(confusion: np.ndarray, metric: str) -> np.ndarray:
         ConfigError: the metric is unknown.
     """
     if metric not in METRICS:
-        raise ConfigError(f"{metric} does not follow from a confusion matrix", f"use one of {', '.join(METRICS)}")
+        raise ConfigError(f"{metric} cannot be computed from a confusion matrix", f"use one of {', '.join(METRICS)}")
     hits = np.diagonal(confusion, axis1=-2, axis2=-1)
     if metric != "macro_f1":
         return _share(hits.sum(-1), confusion.sum((-2, -1)))

@@ -157,7 +157,7 @@ def check_storage(root: Path) -> int:
     """
     if not root.parent.is_dir():
         raise StorageError(
-            f"storage.root {root}: there is no {root.parent} on the cluster",
+            f"storage.root {root}: the folder {root.parent} does not exist on the cluster",
             "mount its file system on every node, or use a folder that exists: --storage.root /shared/…",
         )
     word, sign = secrets.token_hex(8), root / f".seen-{secrets.token_hex(4)}"
@@ -251,7 +251,7 @@ def try_storage(sign: str, word: str) -> str:
     file = Path(sign)
     try:
         if file.read_text() != word:
-            return "it sees other files there than the job's node"
+            return "its files there differ from the files on the job's node"
         with locked(file):
             file.with_name(f"{file.name}-{secrets.token_hex(4)}").write_text(word)
     except FileNotFoundError:
@@ -308,8 +308,8 @@ def check_ever(resources: ResourcesConfig, kinds: list[NodeKind], grows: bool) -
     gpus = resources.gpus_per_worker
     if gpus is None and has_gpus and grows and not any(k.now and k.resources.get("GPU") for k in kinds):
         raise ClusterError(
-            "resources.gpus_per_worker is null, and the cluster has no GPU now: it would train on CPUs",
-            "set --resources.gpus_per_worker 1, which starts GPU nodes (or 0, for CPUs)",
+            "resources.gpus_per_worker is null, and the cluster has no GPU now, so the job would train on CPUs",
+            "set --resources.gpus_per_worker to 1 to start GPU nodes, or to 0 to train on CPUs",
         )
     per_worker = {"CPU": resources.cpus_per_worker, "GPU": 1.0 if gpus is None and has_gpus else gpus or 0.0}
     per_worker = {name: amount for name, amount in per_worker.items() if amount}
@@ -319,9 +319,9 @@ def check_ever(resources: ResourcesConfig, kinds: list[NodeKind], grows: bool) -
         raise ClusterError(
             f"{fewest} workers with {limit_words(per_worker)} each can never run: "
             f"there is room for {most} at most ({nodes})",
-            f"set resources.workers to at most {most}, or ask less per worker"
+            f"set resources.workers to at most {most}, or request fewer CPUs or GPUs per worker"
             if most
-            else "ask less per worker" + ", or raise max_workers of the cluster",
+            else "request fewer CPUs or GPUs per worker" + ", or raise max_workers of the cluster",
         )
 
 
@@ -353,7 +353,8 @@ def working_directory() -> Path:
     here = Path.cwd().resolve()
     if not (here / "jobs" / "chain.py").is_file() or not (here / "cluster" / "runtime_env.yaml").is_file():
         raise ConfigError(
-            f"{here} is not the project's folder, which is sent to the cluster", "cd to it, and try again"
+            f"{here} is not the project's folder, which must be sent to the cluster",
+            "change to the project's folder, and try again",
         )
     return here
 
@@ -368,8 +369,8 @@ def runtime_environment(root: Path) -> dict[str, Any]:
     for name, value in content.get("env_vars", {}).items():
         if names_secret(name) or redact(str(value)) != str(value):
             raise ConfigError(
-                f"cluster/runtime_env.yaml sets {name}, which holds a secret, and job lists show a job's variables",
-                "leave it out; give credentials to the nodes by their environment (docs/guide/clusters.md)",
+                f"cluster/runtime_env.yaml sets {name}, which has a secret that the cluster's job lists would show",
+                "remove it, and set credentials in the environment of the nodes (docs/guide/clusters.md)",
             )
     stop = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_S)}
     return {**content, "working_dir": str(root), "env_vars": {**content.get("env_vars", {}), **stop}}
@@ -395,8 +396,8 @@ def check_size(environment: dict[str, Any], most: int = MOST_BYTES) -> int:
     if total > most:
         largest = ", ".join(f"{name} ({size / 1e6:,.0f} MB)" for name, size in sizes.most_common(3))
         raise ConfigError(
-            f"the working directory {root} has {total / 1e6:,.0f} MB, and at most {most / 1e6:,.0f} can be sent to a"
-            f" cluster; the largest: {largest}",
+            f"the working directory {root} has {total / 1e6:,.0f} MB, but at most {most / 1e6:,.0f} MB can be sent to a"
+            f" cluster; the largest parts: {largest}",
             f"list files that jobs do not need in {root / '.rayignore'}, one per line; text and results belong on the"
             " cluster's own storage",
         )
@@ -418,7 +419,7 @@ def _inside(argument: str, root: Path) -> str:
     if not value.endswith((".yaml", ".yml")) or not path.is_file():
         return argument
     if not path.resolve().is_relative_to(root):
-        what = f"{value} is outside of the working directory {root}, which is sent to the cluster"
+        what = f"{value} is outside the working directory {root}, which is sent to the cluster"
         raise ConfigError(what, "move it there, for example next to jobs/recipes")
     return f"{option}{equals}{path.resolve().relative_to(root)}"
 
@@ -432,6 +433,6 @@ def check_no_secrets(arguments: Sequence[str]) -> None:
     for argument in arguments:
         if redact(argument) != argument:
             raise ConfigError(
-                f"{redact(argument)} holds a password or a signature, and job lists show the command line",
-                "leave it out; give credentials to the nodes by their environment (docs/guide/clusters.md)",
+                f"{redact(argument)} has a password or a signature, which the cluster's job lists would show",
+                "leave it out, and set credentials in the environment of the nodes (docs/guide/clusters.md)",
             )

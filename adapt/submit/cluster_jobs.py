@@ -49,7 +49,9 @@ def address_from(given: str | None) -> str:
     if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).hostname:
         raise ClusterError(f"{address} is not the address of a cluster's dashboard", how)
     if has_password(address):
-        raise ClusterError("the address holds a password, which process lists show", f"leave it out: {_TOKEN}")
+        raise ClusterError(
+            "the address has a password, which process lists show", f"use a token instead of the password: {_TOKEN}"
+        )
     return address.rstrip("/")
 
 
@@ -79,7 +81,7 @@ def connected(address: str) -> JobSubmissionClient:
     if there != ray.__version__:
         raise ClusterError(
             f"Ray is {ray.__version__} here and {there} on the cluster",
-            f"use one version on both sides: pip install 'ray[default]=={there}' here, or renew the cluster's image",
+            f"use one version on both sides: pip install 'ray[default]=={there}' here, or update the cluster's image",
         )
     _refuse_open(address)
     return client
@@ -99,7 +101,7 @@ def _refuse_open(address: str) -> None:
         return  # if the cluster is down, the next request reports it
     if answer.status_code == 200:
         raise ClusterError(
-            f"the cluster at {address} asks for no token, so everybody who reaches its ports can run code on it",
+            f"the cluster at {address} does not require a token, so anyone who can reach its ports can run code on it",
             "start Ray with RAY_AUTH_MODE=token; or, if only trusted users reach it, export RAY_AUTH_MODE=disabled",
         )
 
@@ -113,7 +115,8 @@ def _check_answers(address: str) -> None:
     except OSError as error:
         raise ClusterError(
             f"no cluster answers at {address}: {error}",
-            "check that it runs and that the tunnel to its dashboard is open (`ray dashboard`), or correct --address",
+            "check that the cluster is running and that the tunnel to its dashboard is open (`ray dashboard`), or"
+            " correct --address",
         ) from error
 
 
@@ -201,7 +204,9 @@ class JobCluster:
             )
         except RuntimeError as error:
             if "already exists" not in str(error):
-                raise ClusterError(f"the cluster takes no job: {error}", "see its dashboard, then try again") from error
+                raise ClusterError(
+                    f"the cluster did not accept the job: {error}", "see its dashboard, then try again"
+                ) from error
 
 
 def of_order(order: Order, jobs: Iterable[JobDetails], part: str = "") -> list[JobDetails]:
@@ -225,7 +230,9 @@ def ended(job: JobDetails) -> JobDetails:
         return job
     if job.status == "STOPPED":
         raise ClusterError(f"{job.submission_id} was stopped", "submit it again to continue: finished stages are kept")
-    error = ClusterError(f"{job.submission_id} has failed: {job.message}", "its log says why; fix that, submit again")
+    error = ClusterError(
+        f"{job.submission_id} has failed: {job.message}", "fix the cause, which the job's log shows, and submit again"
+    )
     if job.driver_exit_code:
         error.exit_code = job.driver_exit_code
     raise error
@@ -254,7 +261,7 @@ def stop(cluster: JobCluster, name: str) -> list[str]:
             why = "Ray cannot stop jobs that have not started" if pending else "their nodes may be gone"
             raise ClusterError(
                 f"{', '.join(str(job.submission_id) for job in left)} did not end within {duration(waited)}: {why}",
-                "give the same command again once they have started" if pending else "see the cluster's dashboard",
+                "repeat the command when the jobs have started" if pending else "see the cluster's dashboard",
             )
         for job in left:
             if job.status == "RUNNING" and waited > 5:
@@ -370,11 +377,12 @@ class Follower:
         now = time.monotonic()
         if self.lost_at is None:
             self.lost_at = now
-            log(f"the connection is lost ({type(error).__name__}); the job goes on, trying to connect again")
+            what = f"the connection to the cluster is lost ({type(error).__name__})"
+            log(f"{what}; the job continues, trying to reconnect")
         if now - self.lost_at > self.patience_s:
             raise ClusterError(
                 f"the cluster has not answered for {duration(now - self.lost_at)}",
-                "open the tunnel to its dashboard again, then give the same command: it continues to follow the job",
+                "open the tunnel to its dashboard again, then repeat the command to continue following the job",
             ) from error
         time.sleep(self.again_s)
         self.again_s = min(self.again_s * 2, _AGAIN_S[1])

@@ -108,7 +108,7 @@ def run_small(cluster: JobCluster, entrypoint: str, name: str, shows: bool = Tru
         cluster.client.stop_job(submission)
         raise
     if job is None:
-        raise ClusterError(f"the cluster has forgotten {submission}", "give the same command again")
+        raise ClusterError(f"the cluster no longer knows the job {submission}", "repeat the command")
     whole = "".join(text)
     cluster.client.delete_job(submission)
     if job.status != "SUCCEEDED":
@@ -135,7 +135,7 @@ def _as_ours(text: str, job: JobDetails) -> AdaptError:
     tail = " | ".join(text.strip().splitlines()[-3:]) or job.message or "it printed nothing"
     return ClusterError(
         f"the command failed on the cluster: {tail}",
-        "its nodes need this project's packages (cluster/Dockerfile, `make env`), and `python` must be that one",
+        "install this project's packages on the nodes (cluster/Dockerfile, `make env`), so that `python` finds them",
     )
 
 
@@ -158,7 +158,7 @@ def submit(cluster: JobCluster, order: Order, again: bool = False) -> JobDetails
     before = of_order(order, jobs)
     last = before[-1] if before else None
     if last and last.status == "SUCCEEDED" and not again:
-        log(f"{last.submission_id} has succeeded, so no job is started (--again: run again what has changed since)")
+        log(f"{last.submission_id} has succeeded, so no job is started (use --again to run what has changed since)")
         return last
     if last and not last.status.is_terminal():
         log(f"following {last.submission_id}, which was submitted before")
@@ -170,13 +170,13 @@ def submit(cluster: JobCluster, order: Order, again: bool = False) -> JobDetails
         job = Follower(cluster.client, attempt).until_end()
         if job and not is_bad_luck(job):
             return ended(job)
-        why = (job.message if job else None) or "the cluster does not know it any more"
+        why = (job.message if job else None) or "the cluster no longer knows the job"
         log(f"{attempt} was lost: {why}")
         if left:
             attempt = _begin(cluster, order, len(of_order(order, cluster.jobs(order.name))) + 1)
     raise ClusterError(
         f"{order.name} was lost {cluster.retries + 1} times; the last time: {why}",
-        "look for lost nodes in the cluster's dashboard; then give the same command: finished stages are kept",
+        "look for lost nodes in the cluster's dashboard; then repeat the command: finished stages are kept",
     )
 
 
@@ -184,7 +184,7 @@ def _begin(cluster: JobCluster, order: Order, attempt: int) -> str:
     """Starts a job, and returns its submission id."""
     name = order.submission(attempt)
     cluster.start(order.entrypoint, name, order.metadata())
-    log(f"submitted {name}; ctrl-C ends following it, not the job")
+    log(f"submitted {name}; Ctrl-C stops showing the log, but not the job")
     return name
 
 
@@ -198,8 +198,8 @@ def refuse_other(order: Order, jobs: Iterable[JobDetails]) -> None:
         if not job.status.is_terminal() and (job.metadata or {}).get(DIGEST) != order.digest:
             raise ConfigError(
                 f"{order.name} is running with another configuration, as {job.submission_id}",
-                "give this one another name, undo the change to follow that one, or end that one with"
-                f" `ray job stop {job.submission_id}`",
+                "choose another name, undo the change of the configuration to follow the running job, or stop the"
+                f" running job with `ray job stop {job.submission_id}`",
             )
 
 
@@ -312,10 +312,11 @@ def _ended(cluster: JobCluster, order: Order, progress: StagesProgress) -> list[
             log(f"{label}: finished")
             finished.append(label)
         elif (job is None or is_bad_luck(job)) and progress.begun[label] <= cluster.retries:
-            log(f"{label}: {name} was lost ({job.message if job else 'the cluster forgot it'}); starting it again")
+            lost = job.message if job else "the cluster no longer knows the job"
+            log(f"{label}: {name} was lost ({lost}); starting the stage again")
             progress.ready.appendleft(label)
         else:
-            why = (job.message if job else None) or "the cluster does not know its job any more"
+            why = (job.message if job else None) or "the cluster no longer knows the job"
             progress.failed[label] = why
             log(f"{label}: failed: {why}")
     return finished
@@ -330,7 +331,7 @@ def _say_pending(progress: StagesProgress, label: str, message: str | None) -> N
 
 def _say_room(progress: StagesProgress, at_once: int) -> None:
     for label in progress.ready:
-        message = f"{at_once} jobs are running, the largest number (resources.stages_at_once)"
+        message = f"{at_once} jobs are running, which is the maximum (resources.stages_at_once)"
         if progress.said.get(label) != message:
             progress.said[label] = message
             log(f"{label} waits: {message}")
@@ -343,8 +344,9 @@ def _raise_failed(nodes: Mapping[str, Node], progress: StagesProgress, done: int
     first, why = next(iter(progress.failed.items()))
     also = f", and {left} that depend on them were left out" if left else ""
     raise StageError(
-        f"{len(progress.failed)} stages failed{also}; the first: {first}: {why}",
-        "see its log (`jobs/chain.py logs FILE STAGE`), fix that, and submit again: finished stages are kept",
+        f"{len(progress.failed)} stages failed{also}; the first failure: {first}: {why}",
+        "fix the cause, which the stage's log shows (`dontstop chain logs FILE STAGE`), and submit again: finished"
+        " stages are kept",
     )
 
 
@@ -378,9 +380,13 @@ def _submit(asked: ClusterCommand, order: Order) -> None:
     if "job-per-stage" in asked.switches and order.job:
         raise ConfigError("--job-per-stage is for chain files", "leave it out, because a single job runs as one job")
     if "job-per-stage" in asked.switches and any(node.is_search for node in order.nodes.values()):
-        raise ConfigError("--job-per-stage needs to know all stages, and this chain has searches", "leave it out")
+        raise ConfigError(
+            "--job-per-stage needs to know all stages in advance, but this chain has searches", "leave it out"
+        )
     if "job-per-stage" in asked.switches and order.rounds:
-        raise ConfigError("--job-per-stage needs to know all stages, and this study is sequential", "leave it out")
+        raise ConfigError(
+            "--job-per-stage needs to know all stages in advance, but this study is sequential", "leave it out"
+        )
     for config in order.configs:
         check_absolute(config)
     if "job-per-stage" in asked.switches:

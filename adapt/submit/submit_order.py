@@ -22,8 +22,8 @@ VERBS = ("submit", "stop", "check", "stages")
 """Verbs of `dontstop chain` that exist only for clusters. The verbs `status` and `logs` also show results on this
 machine."""
 USAGE = (
-    "jobs/chain.py submit|status|logs|stop|report --serve FILE [--address URL] [--NAME VALUE] [--section.field VALUE],"
-    " with --job NAME --config FILE in place of FILE for a single job"
+    "dontstop chain submit|status|logs|stop|report --serve FILE [--address URL] [--NAME VALUE] [--section.field VALUE],"
+    " with --job NAME --config FILE instead of FILE for a single job"
 )
 PORT = 8300
 """Default port of `report --serve`. Ray's dashboard has port 8265."""

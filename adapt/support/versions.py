@@ -15,7 +15,7 @@ def untried(*packages: str) -> list[str]:
         packages: packages to check. If none is named, all packages in TRIED are checked.
     """
     return [
-        f"not tried with {named(package)} (tried: {_minor(TRIED[package])})" for package in _others(packages or TRIED)
+        f"not tested with {named(package)} (tested: {_minor(TRIED[package])})" for package in _others(packages or TRIED)
     ]
 
 

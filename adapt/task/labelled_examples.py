@@ -140,7 +140,7 @@ def _example(record: Mapping[str, Any], task: TaskConfig, place: str, number: in
     identifier = record.get(task.id_field) if task.id_field and labelled else number
     encoded = {"text": f"{text}{pair}", "label": "".join(map(str, labels)), "id": str(identifier)}
     if unwritable := next((name for name, value in encoded.items() if not _is_writable(value)), None):
-        return Bad(f"half a character in the {unwritable}")
+        return Bad(f"unpaired Unicode surrogate in the {unwritable}")
     if identifier is None:
         raise DataError(
             f"{place} has no id: {task.id_field!r} is null", "give the example an id, or leave task.id_field out"
@@ -238,7 +238,7 @@ def check_split(task: TaskConfig, split: str) -> Checked:
                 if example is NO_LABEL and split != "train":
                     raise DataError(
                         f"{place} has no label, so {split} cannot be scored",
-                        f"is task.{split} a test set without labels? Take one that has them, or part of train",
+                        f"use labelled files for task.{split}, or a part of train if {split} has no public labels",
                     )
                 unusable[str(example)] += 1
                 first_fault = first_fault or f"{place}: {example}"
@@ -323,13 +323,15 @@ def classes_of(kind: str, splits: Mapping[str, list[Example]]) -> list[str]:
     if len(first) > 1:
         raise DataError(
             f"labels are integers in {first[int]} and strings in {first[str]}",
-            "write them in one way in all files (values in csv and tsv are strings)",
+            "write all labels as integers or all as strings (values in csv and tsv are strings)",
         )
     learned = {str(label) for example in splits["train"] for label in example.labels}
     if kind == "tokens" and learned <= {"O"}:
-        raise DataError("no word of task.train is labelled as part of an entity", "add examples that hold some")
+        raise DataError("no word of task.train is labelled as part of an entity", "add examples with entities")
     if len(learned) < 2:
-        raise DataError(f"task.train has one class only: {', '.join(learned) or 'none'}", "add examples of another one")
+        raise DataError(
+            f"task.train has one class only: {', '.join(learned) or 'none'}", "add examples of another class"
+        )
     check_labels(kind, splits)
     names = {str(label) for examples in splits.values() for example in examples for label in example.labels}
     try:

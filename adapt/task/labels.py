@@ -90,9 +90,9 @@ def check_no_vector(value: Any, place: str) -> None:
     numbers = [_number(label) for label in value]
     if None not in numbers and len(set(numbers)) < len(numbers):
         raise DataError(
-            f"{place} has the labels {value}, which is a vector with a number for each label, and not a list of the"
-            " labels that hold",
-            "write the names or numbers of the labels that hold, such as [0, 2] in place of [1, 0, 1]",
+            f"{place} has the labels {value}, which is a vector with a number for each class, and not a list of the"
+            " example's labels",
+            "write the names or numbers of the labels that apply, such as [0, 2] instead of [1, 0, 1]",
         )
 
 
@@ -111,7 +111,9 @@ def check_no_written_list(value: Any, kind: str, place: str) -> None:
         several = kind == "multi_label"
         raise DataError(
             f"{place} has the label {value.strip()!r}, which is a list written as text",
-            "write a|b, or a list in a .jsonl file" if several else "write a name, or set task.kind to multi_label",
+            "write a|b, or use a list in a .jsonl file"
+            if several
+            else "write one label, or set task.kind to multi_label",
         )
 
 
@@ -148,7 +150,7 @@ def _check_spellings(places: Mapping[str, str]) -> None:
             raise DataError(
                 f"the labels {other!r} ({places[other]}) and {label!r} ({places[label]}) differ only in case, blanks,"
                 " Unicode form or the way in which a number is written, and would be two classes",
-                "write them in one way; if two classes are meant, give them names that differ in more",
+                "spell the label the same way everywhere; if two classes are meant, rename one of them",
             )
 
 
@@ -161,14 +163,14 @@ def _check_amounts(kind: str, splits: Splits, places: Mapping[str, str]) -> None
     if len(amounts) > MOST_AMOUNTS and all(NUMBER.fullmatch(name) for name in learned):
         raise DataError(
             f"the labels of task.train are {len(learned)} different numbers, such as {amounts[0]}"
-            f" ({places[amounts[0]]}): amounts, and not classes",
-            "name another task.label_field, or put the amounts into a few classes",
+            f" ({places[amounts[0]]}); they look like amounts, not classes",
+            "set task.label_field to the field that holds the class, or group the amounts into a few classes",
         )
     if len(train) >= FEWEST_EXAMPLES and len(learned) == len(train):
         raise DataError(
-            f"each of the {len(train)} examples of task.train has a label of its own, such as"
+            f"each of the {len(train)} examples of task.train has a different label, such as"
             f" {str(train[0].labels[0])[:40]!r} ({train[0].place}), so that nothing can be learned",
-            "name the field that holds the class as task.label_field",
+            "set task.label_field to the field that holds the class",
         )
 
 
@@ -181,7 +183,7 @@ def _check_same_everywhere(train: "Sequence[Example]") -> None:
         raise DataError(
             f"all examples of task.train have the same labels, {', '.join(map(str, train[0].labels))} (the first is"
             f" {train[0].place}), so that nothing can be learned",
-            "if these are vectors with a 1 for each label that holds, write the names of the labels that hold",
+            "if these are vectors with a 1 for each label that applies, write the names of these labels instead",
         )
 
 
@@ -196,19 +198,19 @@ def _check_hidden(kind: str, split: str, splits: Splits) -> None:
     """
     learned, examples = _named(kind, _labels(splits["train"])), splits[split]
     scored = _named(kind, _labels(examples))
-    fix = f"is task.{split} a set without labels? Take one that has them, or part of train"
+    fix = f"use labelled files for task.{split}, or a part of train if {split} has no public labels"
     if not scored & learned:
-        has = f"they are {', '.join(sorted(scored)[:5])}" if scored else "they have none"
+        has = f"its labels are {', '.join(sorted(scored)[:5])}" if scored else "its examples have no labels"
         raise DataError(
-            f"task.{split} has no example with a label of task.train: {has} (the first is {examples[0].place}), so"
-            f" {split} cannot be scored",
+            f"task.{split} has no example with a label of task.train: {has} (the first example is {examples[0].place}),"
+            f" so {split} cannot be scored",
             fix,
         )
     if HIDDEN in scored - learned:
         hidden = [example.place for example in examples if HIDDEN in map(str, example.labels)]
         raise DataError(
-            f"{len(hidden)} of {len(examples)} examples of task.{split} have the label -1, which task.train never has"
-            f" and which stands for no label (the first is {hidden[0]})",
+            f"{len(hidden)} of {len(examples)} examples of task.{split} have the label -1, which does not occur in"
+            f" task.train and usually means that the label is hidden (the first is {hidden[0]})",
             fix,
         )
 
@@ -229,8 +231,9 @@ def _check_one_class(kind: str, split: str, splits: Splits) -> None:
     if share ** len(splits[split]) < CHANCE:
         raise DataError(
             f"all {len(splits[split])} examples of task.{split} have the label {_written(labels)} (the first is"
-            f" {splits[split][0].place}), which {share:.0%} of task.train have: that is not chance",
-            "take a part of the data that has all classes; a file sorted by label must be shuffled before it is split",
+            f" {splits[split][0].place}), which {share:.0%} of task.train have; a random split would"
+            " almost certainly have other labels too",
+            "use a part of the data that has all classes; shuffle a file that is sorted by label before you split it",
         )
 
 

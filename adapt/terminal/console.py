@@ -35,7 +35,7 @@ _ending = threading.Lock()
 """Lock held while the reason for the end of the process is printed, so that only one reason is printed."""
 _SHOW_CURSOR = "\x1b[?25h"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-AGAIN = "run the same command again: what is finished stays, and a training goes on from its last checkpoint"
+AGAIN = "run the same command again: finished stages are kept, and training continues from its last checkpoint"
 """The fix in the error message of a job that was ended from outside."""
 
 
@@ -113,7 +113,9 @@ def take_log_format() -> None:
         if name == "--log_format":
             value = value if equals else next(iter(sys.argv[number + 1 :]), "")
             if value not in ("plain", "json"):
-                raise ConfigError(f"--log_format takes plain or json, not {value or 'nothing'}", "--log_format json")
+                raise ConfigError(
+                    f"--log_format takes plain or json, not {value or 'nothing'}", "write --log_format plain or json"
+                )
             del sys.argv[number : number + (1 if equals else 2)]
             os.environ[FORMAT] = value
             return
@@ -143,7 +145,7 @@ def finish(stage: str, path: Any, metrics: dict[str, Any]) -> None:
     line = json.dumps(redacted({"stage": stage, "path": str(path), "metrics": metrics}))
     print(line, flush=True)
     if getattr(sys.stdout, "is_full", False):  # true if a write to stdout failed (see `Unfailing`)
-        log(f"the result cannot be written to stdout; it is {line}")
+        log(f"the result could not be written to stdout: {line}")
 
 
 class Unexpected(AdaptError):
@@ -187,7 +189,7 @@ def attempt(job: Callable[[], None], debug: bool | None = None) -> int:
         take_log_format()
         job()
     except KeyboardInterrupt:
-        return _failed(Interrupted("the job was stopped before its end", AGAIN), debug)
+        return _failed(Interrupted("the job was stopped before it finished", AGAIN), debug)
     except AdaptError as error:
         return _failed(error, debug)
     except Exception as error:
@@ -204,7 +206,7 @@ def attempt(job: Callable[[], None], debug: bool | None = None) -> int:
 
 def _fix_of_unexpected() -> str:
     if others := untried():
-        return f"dontstop was {'; '.join(others)}: {install_command()}, then run again"
+        return f"dontstop was {'; '.join(others)}; run `{install_command()}`, then run the same command again"
     return "this is a bug in dontstop; run again with --debug and report the stack trace"
 
 

@@ -24,7 +24,7 @@ from adapt.support.versions import TRIED, named
 def missing(what: str) -> TrainingError:
     """Creates the error for a name that the installed DeepSpeed lacks."""
     return TrainingError(
-        f"{named('deepspeed')} has no {what}, which dontstop needs (tried: DeepSpeed {TRIED['deepspeed']})",
+        f"{named('deepspeed')} has no {what}, which dontstop needs (tested: DeepSpeed {TRIED['deepspeed']})",
         f"pip install deepspeed=={TRIED['deepspeed']}",
     )
 

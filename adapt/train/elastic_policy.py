@@ -209,11 +209,11 @@ class ElasticPolicy(ScalingPolicy):
         if (size := self._sizing.start(room, now)) is None:
             if room < self._sizing.worlds[0] and now >= self._next_word:
                 self._next_word = now + _SAID_S
-                tell(self._run.folder, f"waiting: there is room for {room} of {self._range()} workers")
+                tell(self._run.folder, f"waiting: there is room for {self._workers(room)}")
             time.sleep(_AGAIN_S)  # the controller calls this method again at once
             return NoopDecision()
         self._next_word = 0.0
-        tell(self._run.folder, f"training with {size} of {self._range()} workers")
+        tell(self._run.folder, f"training with {self._workers(size)}")
         return self._resized(size)
 
     def make_decision_for_running_worker_group(
@@ -237,7 +237,7 @@ class ElasticPolicy(ScalingPolicy):
         elif newest_whole(self._run.checkpoints) != self._saved:
             self._wish.withdraw()
             self._log.note("resizes")
-            tell(self._run.folder, f"training goes on with {larger} of {self._range()} workers, as there is room")
+            tell(self._run.folder, f"training goes on with {self._workers(larger)}, because there is room")
             return self._resized(larger)
         return NoopDecision()
 
@@ -258,8 +258,9 @@ class ElasticPolicy(ScalingPolicy):
     def _bundle(self) -> dict[str, float]:
         return worker_resources(self.scaling_config)
 
-    def _range(self) -> str:
-        return f"{self.scaling_config.min_workers} to {self.scaling_config.max_workers}"
+    def _workers(self, number: int) -> str:
+        allowed = f"{self.scaling_config.min_workers} to {self.scaling_config.max_workers}"
+        return f"{number} worker{'' if number == 1 else 's'} (allowed: {allowed})"
 
     def _ask_for_nodes(self) -> None:
         if self._run.asks_for_nodes:

@@ -290,7 +290,7 @@ class Engine:
         with only_numbers():
             loaded, _ = self._engine.load_checkpoint(str(folder), tag=TAG)
         if loaded is None:  # DeepSpeed raises no error, and would continue with the current weights
-            raise TrainingError(f"DeepSpeed can load nothing from {folder}", "delete that folder and run again")
+            raise TrainingError(f"DeepSpeed cannot load a checkpoint from {folder}", "delete that folder and run again")
 
     @property
     def _shape(self) -> dict[str, int]:
@@ -304,7 +304,7 @@ class Engine:
             raise TrainingError(
                 f"the checkpoint was written by {written['workers']} workers at ZeRO stage {written['zero_stage']}, but"
                 f" this run has {dist.get_world_size()} at stage {self.zero_stage}; {error.what}",
-                "resume with the resources it was written with",
+                "resume with the number of workers and the ZeRO stage of the run that wrote the checkpoint",
             ) from error
 
     def _load_parts(self, parts: Path) -> None:

@@ -141,7 +141,7 @@ def stall_error(folders: Iterable[Path]) -> StallError:
     stalls = [stall for folder in folders for stall in blamed(read_stalls(folder))]
     return StallError(
         f"{'; '.join(stall.what() for stall in stalls)} (all stacks: {', '.join(map(str, folders))})",
-        "mend the cause, or set resources.stall_s above the time of the slowest step; then run the same command: "
+        "fix the cause, or set resources.stall_s above the time of the slowest step; then run the same command: "
         "it resumes",
     )
 

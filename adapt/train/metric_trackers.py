@@ -60,7 +60,8 @@ def check_trackers(tracking: TrackingConfig) -> None:
     if tracking.mlflow_uri and has_password(tracking.mlflow_uri):
         raise ConfigError(
             "tracking.mlflow_uri holds a password",
-            "leave user and password out; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment",
+            "leave user and password out of the address; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in"
+            " the environment",
         )
     for field, value, package in (
         ("mlflow_uri", tracking.mlflow_uri, "mlflow"),

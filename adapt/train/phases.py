@@ -64,7 +64,7 @@ class Phase:
         begin, end = (round(share * length.steps) for share in self.share)
         if begin == end:
             raise ConfigError(
-                f"{_place(self.number)} is less than one step of the run of {length.steps} steps",
+                f"{_place(self.number)} is shorter than one step: the run has {length.steps} steps",
                 "give it a larger share, or make the run longer",
             )
         return end - begin
@@ -145,16 +145,16 @@ def check_phases(config: Config) -> None:
     defaults = TrainingConfig()
     for name in REPLACED:
         if getattr(training, name) != getattr(defaults, name):
-            fix = "leave it out; phases have schedule, floor_fraction and warmup_steps of their own"
+            fix = f"leave training.{name} out: each phase has its own schedule, floor_fraction and warmup_steps"
             raise ConfigError(f"training.{name} is set, but training.phases replaces it", fix)
     if method_of(config).depends_on_length:
         raise ConfigError(
-            f"training.phases is set, but method.kind {config.method.kind} changes with the length of the whole run",
+            f"training.phases is set, but method.kind {config.method.kind} depends on the length of the whole run",
             "choose another method, or leave training.phases out",
         )
     if config.mixture.exhausted == "stop":
         raise ConfigError(
-            "mixture.exhausted is stop, but training.phases says how long the run is",
+            "mixture.exhausted is stop, but training.phases sets the length of the run",
             "leave mixture.exhausted at repeat",
         )
     phases = phases_of(config)
@@ -187,15 +187,19 @@ def check_ramps(config: Config) -> None:
         if not (ramp := getattr(training, name)):
             continue
         ends, values = [end for end, _ in ramp], [*(value for _, value in ramp), getattr(training, final)]
-        for numbers, of in ((ends, "tokens"), (values, f"values up to training.{final} {values[-1]}")):
+        for numbers, of in (
+            (ends, "token counts"),
+            (values, f"values, with training.{final} {values[-1]} at the end,"),
+        ):
             if any(after <= before for before, after in pairwise(numbers)):
                 raise ConfigError(
-                    f"training.{name} is {[list(entry) for entry in ramp]}: {of} do not ascend", "sort them"
+                    f"training.{name} is {[list(entry) for entry in ramp]}, but its {of} do not increase",
+                    "sort the entries",
                 )
         if training.phases:
             raise ConfigError(
                 f"training.{name} and training.phases are both set",
-                f"give the phases a {final} each, or leave training.phases out",
+                f"set {final} in each phase, or leave training.phases out",
             )
         if config.corpus.streaming:
             raise ConfigError(
@@ -204,7 +208,8 @@ def check_ramps(config: Config) -> None:
             )
     if training.length_ramp and config.mixture.replay_last is not None:
         raise ConfigError(
-            "training.length_ramp is set, but mixture.replay_last needs rows of one length to change a share",
+            "training.length_ramp is set, but mixture.replay_last changes the share of replayed rows, for which all"
+            " rows must have the same length",
             "leave one of the two out",
         )
 
@@ -217,7 +222,7 @@ def check_batches(config: Config, phases: Sequence[Phase]) -> None:
     """
     if config.training.batch_ramp:
         raise ConfigError(
-            "training.batch_ramp is set, but tapt.batch_examples determines the batch",
+            "training.batch_ramp is set, but tapt.batch_examples determines the batch size",
             "set tapt.batch_examples to null",
         )
     for phase, own in zip(config.training.phases, phases, strict=True):
@@ -226,7 +231,7 @@ def check_batches(config: Config, phases: Sequence[Phase]) -> None:
             raise ConfigError(
                 f"{_place(own.number)} has its own"
                 f" {'global_batch_size' if phase.global_batch_size else 'sequence_length in a run of max_steps'}, but"
-                " tapt.batch_examples determines the batch",
+                " tapt.batch_examples determines the batch size",
                 "set tapt.batch_examples to null",
             )
 
@@ -245,7 +250,7 @@ def _shares(config: Config) -> list[tuple[float, float] | None]:
     for number, phase in enumerate(phases, start=1):
         lengths = [name for name in ("steps", "tokens", "fraction") if getattr(phase, name) is not None]
         if len(lengths) > 1:
-            raise ConfigError(f"{_place(number)} has {' and '.join(lengths)}", "give a phase one length")
+            raise ConfigError(f"{_place(number)} has {' and '.join(lengths)}", "set only one of them")
     rests = [number for number, phase in enumerate(phases, start=1) if _is_rest(phase)]
     if len(rests) > 1:
         raise ConfigError(
@@ -266,7 +271,9 @@ def _shares(config: Config) -> list[tuple[float, float] | None]:
         taken += sum(_tokens(phase, training) for phase in fixed) / _run_tokens(training)
     if taken > 1 + 1e-9 or (rests and taken > 1 - 1e-9):
         left = f", and leave nothing for entry {rests[0]}" if rests else ""
-        raise ConfigError(f"the phases of training.phases add up to {taken:.4g} of the run{left}", "shorten some")
+        raise ConfigError(
+            f"the phases of training.phases add up to {taken:.4g} of the run{left}", "shorten some phases"
+        )
     if not rests and taken < 1 - 1e-9:
         raise ConfigError(
             f"the phases of training.phases add up to {taken:.4g} of the run",
@@ -301,7 +308,8 @@ def _run_tokens(training: TrainingConfig) -> int:
     unknown = [name for name in ("epochs", "max_flops") if getattr(training, name)]
     if unknown:
         raise ConfigError(
-            f"training.phases has lengths in steps or tokens and shares of a run whose length is training.{unknown[0]}",
+            "training.phases has some lengths in steps or tokens, and others as fractions of a run whose length is"
+            f" training.{unknown[0]}",
             "give all phases fractions, or all of them steps or tokens",
         )
     step = training.global_batch_size * training.sequence_length
@@ -335,7 +343,7 @@ def _in_phase(config: Config, phase: PhaseConfig, number: int, share: tuple[floa
     allowed = [name for name in phase.mixture if name not in MIXED and hasattr(config.mixture, name)]
     if allowed:
         raise ConfigError(
-            f"{_place(number)}, mixture has {allowed[0]}, which is the same in all phases",
+            f"{_place(number)}, mixture has {allowed[0]}, which must be the same in all phases",
             f"set mixture.{allowed[0]} for the whole run",
         )
     mixture: MixtureConfig = _changed(config.mixture, phase.mixture, f"{_place(number)}, mixture")
@@ -346,7 +354,9 @@ def _in_phase(config: Config, phase: PhaseConfig, number: int, share: tuple[floa
             why = "mixture.order is sequential" if names else "the training has no list of corpus.sources"
             raise ConfigError(f"{_place(number)} has weights, but {why}", "leave weights out")
         if wrong := next((name for name in phase.weights if name not in names), None):
-            raise ConfigError(f"{_place(number)}, weights has {wrong!r}, which is no source", nearest(wrong, names))
+            raise ConfigError(
+                f"{_place(number)}, weights has {wrong!r}, which is not one of corpus.sources", nearest(wrong, names)
+            )
         if not any(phase.weights.values()):
             raise ConfigError(f"{_place(number)}: all weights are 0", "give a source a weight above 0")
         sources = [replace(source, weight=phase.weights.get(source.name, 0.0)) for source in corpus.sources]

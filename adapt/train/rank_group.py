@@ -131,9 +131,10 @@ def _watch(worker_group: Any, folder: Path, limits: Limits) -> None:
             f"rank {rank} on {place.hostname} (process {place.pid})" for rank, place in zip(silent, places, strict=True)
         ]
         raise StallError(
-            f"{' and '.join(names)} did not answer within {_ANSWER_S:.0f} s of its start, before its watch began",
-            "look whether a signal has stopped the process (state T), or at the load of its machine; then run the same"
-            " command: it resumes",
+            f"{' and '.join(names)} did not answer within {_ANSWER_S:.0f} s after starting, so dontstop could not begin"
+            " to watch for stalls",
+            "check whether a signal has stopped the process (state T in /proc), and how busy its machine is; then run"
+            " the same command: it resumes",
         )
 
 
@@ -151,7 +152,7 @@ def _explained(rules: RestartRules) -> Iterator[None]:
             raise stall_error(stalled) from error
         if ours := known(error, rules.folder):
             raise ours from error
-        why = shorten(f"workers ended at their start: {failure_text(error)}", _WIDTH)
+        why = shorten(f"workers ended while they started: {failure_text(error)}", _WIDTH)
         tell(rules.folder, f"{why}; all ranks start again, if resources.max_failures allows")
         time.sleep(rules.after(_cause(error), why))
         raise RayActorError(error_msg=why) from error  # the only error at which Ray Train starts the ranks again
@@ -195,7 +196,7 @@ class UnwatchedStarts:
                 continue
             what = (
                 f"process {pid} of Ray on {socket.gethostname()} was stopped by a signal for {now - since:.0f} s"
-                " (state T in /proc) before it became a rank; it is ended, and all ranks start again"
+                " (state T in /proc) before it became a rank; dontstop ends it, and all ranks start again"
             )
             log.note("stalls", what)
             tell(self.folder, what)

@@ -210,7 +210,9 @@ def _fit(trainer: Any, run: RankedRun, local: Path | None) -> None:
         if stalled := stalls_in(folder) - past_stalls:
             raise stall_error(stalled) from errors[0]
         if isinstance(getattr(errors[0], "controller_failure", None), RayActorError):
-            raise LostRanksError(f"workers ended at their start: {failure_text(errors[0])}", "run again") from errors[0]
+            raise LostRanksError(
+                f"workers ended while they started: {failure_text(errors[0])}", "run again"
+            ) from errors[0]
         raise as_ours(errors[0], folder) from errors[0]
 
 
@@ -277,7 +279,7 @@ class FixedGroup:
         others = [node for node in others if node.get("CPU")]  # a head node without cores runs no workers
         room = sum(min(int(node.get(name, 0) / amount) for name, amount in self.bundle.items()) for node in others)
         if room >= self.size:
-            raise BadNodeError(f"workers failed twice on {log.avoid(bad)}", "look at these nodes")
+            raise BadNodeError(f"workers failed twice on {log.avoid(bad)}", "check these nodes")
         bundle = " and ".join(f"{name} {amount:g}" for name, amount in self.bundle.items())
         workers = f"{self.size} worker{'s' if self.size > 1 else ''} with {bundle}"
         why = f"the other nodes have no room for {workers}" if others else "it is the only node"
@@ -320,7 +322,7 @@ class EndAtOnce(UserCallback):
     def _leave(self) -> None:
         """Reports once that a node leaves, because Ray Train repeats the call while it waits for the other ranks."""
         if all(line["cause"] != "preemptions" for line in RestartLog(self._folder).pending()):
-            tell(self._folder, "a node leaves; all ranks resume from the last checkpoint")
+            tell(self._folder, "a node leaves the cluster; all ranks resume from the last checkpoint")
             if self._group:
                 time.sleep(self._group.rules.after("preemptions", "a node left"))
 
@@ -358,7 +360,7 @@ def launch(job: TrainingRun) -> dict[str, Any]:
 def train_loop_per_worker(config: dict[str, Any]) -> None:
     """Trains on one rank. Ray Train calls this function. It imports heavy libraries, which the driver does not need."""
     hide_unreserved_gpus()
-    beat("the import of the libraries")
+    beat("importing the libraries")
     from adapt.train.worker import train_rank
 
     train_rank(config["job"], config["sealing"])

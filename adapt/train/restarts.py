@@ -235,7 +235,7 @@ def workers_failed(why: str) -> TrainingError:
     versions = "".join(f"; dontstop was {line}" for line in untried())
     return TrainingError(
         f"the workers failed: {why}{versions}",
-        "mend the cause (see --debug for the whole story), then run the same command: it resumes",
+        "fix the cause (--debug shows the complete error), then run the same command: it resumes",
     )
 
 
@@ -278,10 +278,10 @@ class RestartRules:
             raise workers_failed(why)
         idle = len(list(takewhile(lambda line: line["saved"] == saved, reversed(lines))))
         if idle > self.max_idle_restarts:
-            where = f"since the checkpoint of step {saved}" if saved else "and saved no checkpoint"
+            where = f"a checkpoint after step {saved}" if saved else "a checkpoint"
             raise TrainingError(
-                f"the training started again {self.max_idle_restarts} times {where} without progress; at last: {why}",
-                "mend the cause, or lower training.checkpoint_interval_steps so that a checkpoint is saved between two"
+                f"the training started again {self.max_idle_restarts} times without saving {where}; last cause: {why}",
+                "fix the cause, or lower training.checkpoint_interval_steps so that a checkpoint is saved between two"
                 " failures (resources.max_idle_restarts is the limit); then run the same command: it resumes",
             )
         return min(2.0 ** (idle - 1), _MOST_WAIT_S) if idle > 1 else 0.0

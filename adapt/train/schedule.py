@@ -93,7 +93,7 @@ def length_of(training: TrainingConfig, epoch: int, most: int | None = None) -> 
         DataError: the corpus has no rows.
     """
     if not epoch:
-        raise DataError("the corpus has no text to train on", "bring more text, or lower corpus.heldout_fraction")
+        raise DataError("the corpus has no text to train on", "add text, or lower corpus.heldout_fraction")
 
     def for_rows(rows: float) -> int:
         if training.batch_ramp or training.length_ramp:
@@ -124,7 +124,7 @@ def _check_ramps_end(training: TrainingConfig, steps: int) -> None:
         if ramp[-1][0] > sum(shape.tokens for shape in shapes) - shapes[-1].step_tokens:
             raise ConfigError(
                 f"training.{name} goes on until {ramp[-1][0]:,} tokens, but the run of {steps:,} steps has only"
-                f" {sum(shape.tokens for shape in shapes):,}",
+                f" {sum(shape.tokens for shape in shapes):,} tokens",
                 "let the ramp end earlier, or make the run longer",
             )
 
@@ -143,7 +143,7 @@ def worlds(training: TrainingConfig, workers: Workers) -> list[int]:
             continue
         step = lcm(*ends)
         near = [batch // step * step, batch // step * step + step]
-        of = "" if isinstance(workers, int) else f", an end of [{ends[0]}, {ends[1]}]"
+        of = "" if isinstance(workers, int) else f", an end of the range [{ends[0]}, {ends[1]}]"
         raise ConfigError(
             f"training.{name} is no multiple of resources.workers {wrong}{of}",
             f"use {' or '.join(str(multiple) for multiple in near if multiple)}, or another number of workers",

@@ -146,13 +146,15 @@ def check_rules(training: TrainingConfig, interval: int | None, metrics: Mapping
         if (rule.patience is None) == (rule.rise is None):
             both = "both" if rule.rise else "neither"
             raise ConfigError(
-                f"training.stop: the rule of {rule.metric} has {both} of patience and rise",
-                "set patience to end when it no longer improves, or rise to bound how much it may rise",
+                f"training.stop: the rule of {rule.metric} must have either patience or rise, but has {both}",
+                "set patience to stop when the metric no longer improves, or rise to limit how much the loss may rise",
             )
         if rule.rise is not None and not is_loss(rule.metric):
-            raise ConfigError(f"training.stop: rise bounds a loss, but {rule.metric} is not one", "set patience")
+            raise ConfigError(f"training.stop: rise limits a loss, but {rule.metric} is not a loss", "set patience")
         if rule.rise is not None and rule.minimum:
-            raise ConfigError("training.stop: minimum belongs to patience, but the rule has rise", "leave it out")
+            raise ConfigError(
+                "training.stop: minimum works only with patience, but the rule has rise", "leave out minimum"
+            )
 
 
 def _check_measured(name: str, metric: str, metrics: Mapping[str, str]) -> None:
@@ -186,7 +188,7 @@ def described(end: EarlyEnd | None, points: Sequence[Point]) -> list[str]:
     ]
     if len(points) == 2:  # the measurement before the first step, and the measurement that exceeded the budget
         said.append(
-            "This is the initial model, because already the next measurement was beyond the budget: lower"
+            "This is the initial model, because the first measurement after the start exceeded the budget: lower"
             " training.learning_rate, or measure more often (evaluation.interval_steps)."
         )
     if DOMAIN in exported:

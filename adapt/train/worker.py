@@ -71,7 +71,7 @@ def train_rank(job: TrainingRun, sealing: Sealing) -> None:
     die_with_parent()
     folder = Path(job.folder)
     stage = f"{folder.parent.name}/{folder.name}"
-    beat("the arrival of the files", patient=True)
+    beat("waiting for the files of the stage", patient=True)
     with log_values(stage=stage, rank=rank), portable_errors(), on_node(folder, leaves=_LARGE):
         share_with_group(folder.parent.parent)
         with only_run(folder, rank), watched_to_the_end():
@@ -79,7 +79,7 @@ def train_rank(job: TrainingRun, sealing: Sealing) -> None:
 
 
 def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
-    beat("the load of the model")
+    beat("loading the model")
     parts = RankParts.of(job)
     folder = Path(job.folder)
     if rank == 0:
@@ -89,9 +89,9 @@ def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
     run_folder, branch = folder / CHECKPOINTS / job.run_name, job.branch_step
     points = parts.loop.points
     checkpoints = Checkpoints(engine, method, run_folder, sealing, folder / BRANCHES, branch, points)
-    beat("the load of the checkpoint", patient=True)
+    beat("loading the checkpoint", patient=True)
     progress, restarts = checkpoints.load(), RestartLog(folder)
-    beat("the start of the readers", patient=True)
+    beat("starting to read the corpus", patient=True)
     nodes, starts = _nodes(), _starts()
     if rank == 0:
         at_home(folder, restarts.group_began, progress.step, [node for node, _ in nodes], dict(nodes))

@@ -157,6 +157,6 @@ def only_run(folder: Path, rank: int) -> Iterator[None]:
         message = f"waiting for workers of an earlier run that still train in {folder} ({holder})"
         tell(folder, f"{message}; end them if they hang")
 
-    beat("the wait for workers of an earlier run", patient=True)
+    beat("waiting for workers of an earlier run", patient=True)
     with locked(folder / "training", waits_for):
         yield

@@ -71,8 +71,8 @@ class Confirmed:
             [name, *(of.cell(".4f") if of else "failed" for of in (figure.best, figure.as_it_is, figure.difference))]
             for name, figure in self.fresh.items()
         ]
-        title = f"{record.name}: the best trial again with {len(self.seeds)} fresh seeds"
-        header = ["figure", "best trial", "your configuration", "difference"]
+        title = f"{record.name}: the best trial and your configuration with {len(self.seeds)} fresh seeds"
+        header = ["metric", "best trial", "your configuration", "difference"]
         table = Table(header, rows, title, "Mean over seeds with 95% intervals; the difference is paired by seed.")
         return [*summary(self._sentence(), self._bounded()), table, *([TextBlock(self.gain)] if self.gain else [])]
 
@@ -81,8 +81,9 @@ class Confirmed:
         if self.bound is None:
             return ""
         name, figure = self.bound.metric, self.fresh[self.bound.metric].best
-        verb = "keeps to" if self.meets_bound else "does not keep to"
-        return f"With fresh seeds, it {verb} the bound of {self.bound.limit:g} on {name}: {figure.text('.4f')}."
+        verb = "meets" if self.meets_bound else "does not meet"
+        bound = f"the bound of {self.bound.limit:g} on {name}"
+        return f"With fresh seeds, the best trial {verb} {bound}: {figure.text('.4f')}."
 
     def _sentence(self) -> str:
         """Returns a sentence that says whether the best trial is better or worse in the first objective.
@@ -112,13 +113,13 @@ class Confirmed:
         objective on dev and this stage measures it on test.
         """
         if self.gained is None or self.apparent is None:
-            return "Your configuration failed, so the gain of the best values is not known."
+            return "Trial 0 (your configuration) failed, so the gain of the best values is not known."
         if self.selection is None:
             return ""
         return (
-            f"In {next(iter(self.fresh))} the best trial was better by {self.apparent:.4f} when it was chosen and is"
-            f" better by {self.gained:+.4f} with fresh seeds: {self.selection:+.4f} was the luck of selecting the best"
-            " of many trials."
+            f"In {next(iter(self.fresh))}, the best trial was better than your configuration by {self.apparent:.4f} in"
+            f" the search, and is better by {self.gained:+.4f} with fresh seeds: {self.selection:+.4f} is the"
+            " optimism that comes from selecting the best of many trials."
         )
 
 
@@ -149,8 +150,8 @@ class Confirm(Stage[Confirmed]):
         as_it_is = _fresh(search, first.settings) if first.figures else {}
         if not as_it_is:
             log(
-                f"warning: trial 0, your configuration unchanged, failed ({first.error}): the best trial is run with"
-                " fresh seeds and tested, but cannot be compared"
+                f"warning: trial 0 (your unchanged configuration) failed ({first.error}), so the best trial is run with"
+                " fresh seeds and tested, but not compared with your configuration"
             )
         return cls(search.config.name, search, best, as_it_is, row.values)
 

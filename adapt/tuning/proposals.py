@@ -115,7 +115,7 @@ def _listed(name: str, domain: Any) -> Sequence[Any]:
     categories: Sequence[Any] | None = getattr(domain, "categories", None)
     if categories is None:
         raise ConfigError(
-            f"{name} has a range of values, and tune.searcher grid takes lists",
+            f"{name} has a range of values, but tune.searcher grid needs a list of values",
             "list values in the space, or set tune.searcher to random",
         )
     return categories
@@ -235,13 +235,17 @@ def check_bound(config: Config, ways: Mapping[str, int]) -> None:
     name = tune.bound.metric
     if name not in ways or not ways[name]:
         known = sorted(figure for figure, way in ways.items() if way)
-        raise ConfigError(f"tune.bound: this job reports no {name} that is better on one side", nearest(name, known))
+        raise ConfigError(
+            f"tune.bound: this job reports no metric {name}, or does not declare whether higher or lower values of the"
+            " metric are better",
+            nearest(name, known),
+        )
     if name.startswith(("losses.general", "general")) and not config.evaluation.general_paths:
         raise ConfigError(f"tune.bound: {name} needs general text", "set evaluation.general_paths")
     if tune.scheduler != "none":
         raise ConfigError(
-            f"tune.scheduler {tune.scheduler} stops trials by their first objective before their end, where tune.bound"
-            " does not hold yet",
+            f"tune.scheduler {tune.scheduler} stops trials early by their first objective, but tune.bound is only"
+            " checked at the end of a trial",
             "set tune.scheduler to none, or leave tune.bound out",
         )
 
@@ -280,26 +284,33 @@ def check_turns(config: Config, fields: Iterable[str]) -> None:
         return
     if training.phases:
         raise ConfigError(
-            f"tune.scheduler {tune.scheduler} compares trials before their end, but training.phases divides the run",
+            f"tune.scheduler {tune.scheduler} compares trials before their end, which is not possible with"
+            " training.phases",
             "set tune.scheduler to none, or leave training.phases out",
         )
     if training.schedule != "wsd" or training.warmup_steps is None or training.max_steps is None:
         raise ConfigError(
-            f"tune.scheduler {tune.scheduler} compares trials before their end, but this training could not continue",
-            f"set training.schedule wsd, training.warmup_steps and {STEPS}",
+            f"tune.scheduler {tune.scheduler} compares trials before their end, but this training run cannot continue"
+            " after a comparison",
+            f"set training.schedule to wsd, and set training.warmup_steps and {STEPS}",
         )
     for name in fields:
         if name in LENGTHS or name in ("training.schedule", "training.warmup_steps", "training.warmup_fraction"):
-            raise ConfigError(f"{name} cannot be searched while tune.scheduler compares trials by steps", "remove it")
+            raise ConfigError(
+                f"{name} cannot be searched while tune.scheduler compares trials by their number of steps",
+                f"remove {name} from the space",
+            )
     first = steps_after(config, 0)
     if tune.reduction < 2 or tune.turns < 2:
         raise ConfigError(
-            "tune.scheduler needs turns of different lengths", "set tune.turns and tune.reduction from 2 on"
+            "tune.scheduler needs at least two measurements of a trial, after different numbers of steps",
+            "set tune.turns and tune.reduction to 2 or more",
         )
     if first is not None and first <= training.warmup_steps:
         raise ConfigError(
-            f"the first turn has {first} steps, and training.warmup_steps is {training.warmup_steps}",
-            "set fewer tune.turns or warmup_steps, or more training.max_steps",
+            f"the first measurement of a trial (tune.turns) is after {first} steps, but training.warmup_steps is"
+            f" {training.warmup_steps}",
+            "lower tune.turns or training.warmup_steps, or raise training.max_steps",
         )
 
 
@@ -320,7 +331,7 @@ def check_goes_on(scheduler: str, shorter: Trial, longer: Trial) -> None:
     for stage in everything([longer]):
         if isinstance(stage, Train) and stage.key not in shared and (reason := stage.length_matters):
             raise ConfigError(
-                f"tune.scheduler {scheduler} lets a longer training start from the state of a shorter one, but with"
-                f" {reason} the steps of a training depend on its length",
-                "set tune.scheduler none, so that each trial is trained whole",
+                f"tune.scheduler {scheduler} continues a training run after each measurement, but with {reason} the"
+                " steps of a training run depend on its total length",
+                "set tune.scheduler to none, so that each trial is trained without interruption",
             )

@@ -90,7 +90,7 @@ class Trials:
         """
         number = asked[0]
         smaller = with_fewer(self.search.configure(self.values[number]), error)
-        log(f"trial {number}: {error.what}; it continues with {values_shown(smaller)}")
+        log(f"trial {number}: {error.what}; the trial continues with {values_shown(smaller)}")
         self.fewer[number] = {**self.fewer.get(number, {}), **smaller}
         self.begun[asked] = self._trial(asked)
         with self.work.changed:
@@ -142,7 +142,11 @@ class Trials:
     def _measured(self, asked: Asked, trial: Trial, record: Record) -> TrialRow:
         figures = Finished.of(trial, record).result.figures
         missing = [name for name in self.search.figures_needed if name not in figures]
-        error = f"it reports no {missing[0]}, because no text is held out (corpus.heldout_fraction)" if missing else ""
+        error = (
+            f"the trial reports no {missing[0]}, because no text is held out (corpus.heldout_fraction)"
+            if missing
+            else ""
+        )
         given = {stage.key for stage in everything(self.search.inputs.values())}
         fitting = {**smaller_micro_batches(trial, given, self.store), **self.fewer.get(asked[0], {})}
         return replace(self._row(asked, trial.key, {} if missing else figures, error), fitting=fitting)
@@ -181,8 +185,8 @@ class Trials:
         expected = self.hours(ended) + most_expensive * (number - len(ended) + 1)
         if expected > budget:
             log(
-                f"search: ends before trial {number}, with which it would take about {expected:.2g} device-hours, more"
-                f" than tune.budget_device_hours ({budget:g})"
+                f"search: ends before trial {number}, because with this trial it would take about {expected:.2g}"
+                f" device-hours, more than tune.budget_device_hours ({budget:g})"
             )
         return expected <= budget
 

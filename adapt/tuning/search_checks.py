@@ -49,7 +49,8 @@ def checked_search(search: "Search") -> tuple[Space, Proposals]:
     if config.tune.scheduler != "none":
         if search.trial({}, 0) == search.trial({}):
             raise ConfigError(
-                f"tune.scheduler: {STEPS} changes nothing that job {search.job.name} measures", "set it to none"
+                f"tune.scheduler varies {STEPS}, which does not change anything that job {search.job.name} measures",
+                "set tune.scheduler to none",
             )
         _check_going_on(search, space)
     check_fields(space, search.space, search.configure, lambda config: search.measured(on_dev(config)))
@@ -92,19 +93,22 @@ def check_fields(space: Space, place: str, configure: Configure, trial: Callable
         if name.startswith("training.phases."):
             raise ConfigError(
                 f"{name} in {place} is a field inside a phase, and only whole phases can be searched",
-                "list complete values of training.phases, or search the field of section training or objective that"
-                " phases take where they have none of their own",
+                "list complete values of training.phases, or search the field of section training or objective whose"
+                " value a phase uses by default",
             )
         if name not in fields:
             raise unknown(f"{name} in {place}", name, fields)
         if name in SEEDS:
-            raise ConfigError(f"{name} in {place} is a seed: the best one would be luck", "search another field")
+            raise ConfigError(
+                f"{name} in {place} is a seed, and the best seed would only be the luckiest one", "search another field"
+            )
         for value in ends(space[name]):
             _fits(name, value, place, configure)
     for name in space:
         if len(ends(space[name])) > 1 and not _matters(name, space, configure, trial):
             raise ConfigError(
-                f"{name} in {place} changes nothing that is measured here", "remove it, or choose the job it belongs to"
+                f"{name} in {place} does not change anything that this job measures",
+                "remove the field, or search the job that uses this field",
             )
 
 
@@ -145,18 +149,22 @@ def check_objectives(config: Config, trial: Trial) -> None:
     names, known, ways = config.tune.objectives, figures_of(trial), better_directions(trial.final.result_type())
     usable = sorted(name for name in known if ways.get(name, 1))
     if not names or len(set(names)) < len(names):
-        raise ConfigError(f"tune.objectives is {names}: empty, or a name is repeated", "name one or more figures")
+        raise ConfigError(
+            f"tune.objectives is {names}: the list is empty or repeats a name", "name one or more metrics"
+        )
     for name in names:
         if not usable:
-            raise ConfigError("tune.objectives: this job reports no figure to choose by", "search another job")
+            raise ConfigError(
+                "tune.objectives: this job reports no metric by which to compare trials", "search another job"
+            )
         if name not in known:
             fix = "name the files of a task (task.train, task.dev, task.test)" if name == "dev_score" else ""
             raise ConfigError(f"tune.objectives: this job reports no {name}", fix or nearest(name, usable))
         if name not in usable:
             raise ConfigError(
                 f"tune.objectives: neither higher nor lower values of {name} are better",
-                f"use one of: {', '.join(usable)}; a result of your own declares it, `{name}: More[float]`"
-                " (docs/develop/extending.md)",
+                f"use one of: {', '.join(usable)}; the result class of your own job declares the better direction with"
+                f" `{name}: More[float]` (docs/develop/extending.md)",
             )
         if name.startswith(("losses.general", "general")) and not config.evaluation.general_paths:
             raise ConfigError(f"tune.objectives: {name} needs general text", "set evaluation.general_paths")
@@ -170,10 +178,13 @@ def check_fresh_seeds(config: Config) -> None:
     """
     fresh, seen = config.tune.fresh_seeds, {config.seed, *config.finetune.seeds}
     if used := sorted({*fresh} & seen):
-        raise ConfigError(f"tune.fresh_seeds: {used} are seeds of the trials", "use others, such as [1001, 1002, 1003]")
+        raise ConfigError(
+            f"tune.fresh_seeds: the trials already use the seeds {used}", "use other seeds, such as [1001, 1002, 1003]"
+        )
     if len({*fresh}) < len(fresh) or not all(0 <= seed < 2**63 for seed in fresh):
         raise ConfigError(
-            f"tune.fresh_seeds is {fresh}: a seed is repeated or out of range", "use different ones from 0 on"
+            f"tune.fresh_seeds is {fresh}: a seed is repeated or out of range",
+            "use different numbers from 0 to 2^63 - 1",
         )
 
 
@@ -193,7 +204,7 @@ def read_space(path: str) -> dict[str, Any]:
     """
     given = _from_python(path) if path.endswith(".py") else _from_yaml(path)
     if not isinstance(given, Mapping) or not given:
-        raise ConfigError(f"{path} searches no field", f"give it some: {EXAMPLE}")
+        raise ConfigError(f"{path} searches no field", f"add a field: {EXAMPLE}")
     return {str(name): _domain(str(name), value, path) for name, value in given.items()}
 
 
@@ -246,9 +257,9 @@ def _from_yaml(path: str) -> dict[str, Any]:
 def _named(name: str, value: Mapping[str, Any], path: str) -> Any:
     kind, arguments = next(iter(value.items()), ("", []))
     if len(value) > 1 or not isinstance(arguments, list):
-        raise ConfigError(f"{name} in {path} has no domain, but {dict(value)}", EXAMPLE)
+        raise ConfigError(f"{name} in {path} is {dict(value)}, which is not a range or list of values", EXAMPLE)
     if kind not in DOMAINS:
-        raise ConfigError(f"{name} in {path}: there is no domain {kind}", nearest(str(kind), DOMAINS))
+        raise ConfigError(f"{name} in {path}: there is no kind of range {kind}", nearest(str(kind), DOMAINS))
     try:
         return getattr(tune, kind)(*[_number(argument) for argument in arguments])
     except (TypeError, ValueError, AdaptError) as error:
@@ -266,13 +277,14 @@ def _domain(name: str, value: Any, path: str) -> Any:
     if isinstance(value, list | tuple):
         value = tune.choice(list(value))
     if not isinstance(value, Categorical | Float | Integer):
-        raise ConfigError(f"{name} in {path} has no domain, but {value!r}", EXAMPLE)
+        raise ConfigError(f"{name} in {path} is {value!r}, which is not a range or list of values", EXAMPLE)
     if isinstance(value, Categorical):
         if not value.categories:
-            raise ConfigError(f"{name} in {path} has no values", "list some, or remove the field")
+            raise ConfigError(f"{name} in {path} has an empty list of values", "list some values, or remove the field")
     elif not value.lower < value.upper:
         raise ConfigError(
-            f"{name} in {path}: {value.lower:g} is not below {value.upper:g}", "give the lower bound first"
+            f"{name} in {path}: the lower bound {value.lower:g} is not below the upper bound {value.upper:g}",
+            "write the lower bound first",
         )
     return value
 

@@ -90,7 +90,7 @@ class SearchAhead:
             name: name of the search, if several are shown.
         """
         header = ["trial", "values", "stages to run", "finished or shared stages", "device-hours"]
-        title = f"{name}: trials ahead" if name else "Trials ahead"
+        title = f"{name}: planned trials" if name else "Planned trials"
         note = "A stage that several trials share is counted for the first of them."
         return [Table(header, self._rows(), title, note, words=True), TextBlock(self.total())]
 
@@ -220,7 +220,9 @@ def run_search(search: Search) -> SearchRun:
     """
     store = Store(root_of(search.config))
     if search.config.resources.budget:
-        raise ConfigError("a search takes no resources.budget", "set tune.budget_device_hours, which limits its trials")
+        raise ConfigError(
+            "a search does not support resources.budget", "set tune.budget_device_hours, which limits the trials"
+        )
     check_search(search, store)
     with notifying(search.config.notify, f"tune {search.name}") as finished:
         will_run = store.record_of(search) is None
@@ -289,8 +291,8 @@ def job_searched(tune: Mapping[str, Any]) -> Job:
     if Path(space).stem in JOBS:
         return JOBS[Path(space).stem]
     raise ConfigError(
-        f"no job to search is named{f', and {space} does not have the name of a job' if space else ''}",
-        "name it: --job tapt",
+        f"no job to search is named{f', and the file name {space} is not the name of a job' if space else ''}",
+        "name the job, such as --job tapt",
     )
 
 
@@ -319,7 +321,9 @@ def search_of(
         AdaptError: the configuration, the space or an objective is invalid.
     """
     if not config.tune.space:
-        raise ConfigError("tune.space is empty", "name a space or its file: --space tapt (dontstop recipes lists them)")
+        raise ConfigError(
+            "tune.space is empty", "name a space or its file, such as --space tapt (dontstop recipes lists the spaces)"
+        )
     space = space_file(config.tune.space)
     if not Path(space).is_file():
         raise ConfigError(

@@ -117,8 +117,9 @@ class Searched:
                 row.insert(1 + len(judged) + len(self.objectives), f"{figure.value:.4f}{mark}" if figure else "failed")
         title = f"{record.name}: trials of {self.job}, measured on dev"
         note = (
-            "Trial 0 is your configuration unchanged. Asterisk: no other trial is at least as good in every objective."
-            " In brackets or below a value is its 95% interval, where there are several seeds."
+            "Trial 0 is your unchanged configuration. An asterisk marks trials on the Pareto front: no other trial is"
+            " at least as good in every objective. If there are several seeds, the 95% interval of a value is in"
+            " brackets or below the value."
         )
         lines = [
             f"The trials took {self.device_hours:.3g} device-hours and {self.stages} stages. {self.shared} times a"
@@ -139,8 +140,12 @@ class Searched:
         side = f"{self.bound.metric} within {self.bound.limit:g}"
         if self.best in self.beyond:
             nearest = self.best_row.figures[self.bound.metric].value
-            return f"No trial keeps {side}. Trial {self.best} is nearest, with {nearest:.4g}; treat it as a failure."
-        return f"{len(measured) - len(self.beyond)} of {len(measured)} trials keep {side}; the best one is among these."
+            return (
+                f"No trial keeps {side}. Trial {self.best} is nearest, with {nearest:.4g}; treat the search as failed."
+            )
+        return (
+            f"{len(measured) - len(self.beyond)} of {len(measured)} trials keep {side}; the best trial is one of them."
+        )
 
     def _sentence(self) -> str:
         """Returns a sentence that compares the best trial on dev with the unchanged configuration."""
@@ -155,10 +160,11 @@ class Searched:
             among = "the trials that are nearest to the bound"
         said = f"Trial {best.number} has the {goal} {name} of {among}, measured on dev: {value:.4g}"
         if best.number == 0:
-            return f"{said}. It is your configuration unchanged."
+            return f"{said}. Trial 0 is your unchanged configuration."
         known = first.figures.get(name) if first else None
         compared = f", compared with {known.value:.4g} for your configuration" if known else ""
-        return f"{said}{compared} ({', '.join(f'{field} {value_text(of)}' for field, of in best.values.items())})."
+        values = ", ".join(f"{field} {value_text(of)}" for field, of in best.values.items())
+        return f"{said}{compared}. Values of the trial: {values}."
 
 
 SHOWN = 40

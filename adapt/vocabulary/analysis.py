@@ -309,7 +309,7 @@ def from_file(
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"vocabulary.candidates: {file} cannot be read: {error}",
-            "give saved, divergence, trained, or a file with one word per line",
+            "set vocabulary.candidates to saved, divergence, trained, or a file with one word per line",
         ) from error
     counts = {word.word: word.count for word in words}
     found: dict[str, CountedWord] = {}
@@ -325,7 +325,7 @@ def from_file(
 def _asked_for(surface: str, place: str, reader: WordReader, special: set[str]) -> str:
     """Checks the word of a line in a user's file, and returns the word in the tokenizer's spelling."""
     if clash := [token for token in special if token in surface]:
-        raise DataError(f"{place} holds the special token {clash[0]}", "take it out of the file")
+        raise DataError(f"{place} contains the special token {clash[0]}", "remove this line from the file")
     parts = reader.words(surface)
     if len(parts) != 1 or len(surface.split()) != 1:
         raise DataError(
@@ -333,10 +333,10 @@ def _asked_for(surface: str, place: str, reader: WordReader, special: set[str]) 
         )
     (word,) = parts
     if reader.knows(word):
-        raise DataError(f"{place} is a token already", "take it out of the file")
+        raise DataError(f"{place} is a token already", "remove this line from the file")
     pieces = reader.pieces(word)
     if reader.unknown in pieces or len(pieces) < 2:
-        raise DataError(f"{place} has letters that the tokenizer does not know", "take it out of the file")
+        raise DataError(f"{place} has letters that the tokenizer does not know", "remove this line from the file")
     return word
 
 

@@ -66,7 +66,7 @@ def rebuild(backend: Tokenizer, pieces: Mapping[str, Sequence[str]]) -> Rebuilt:
     if family is None:
         raise ModelError(
             f"a tokenizer of type {kind} cannot be extended",
-            f"choose a model with one of {', '.join(FAMILY)}",
+            f"choose a model whose tokenizer has one of the types {', '.join(FAMILY)}",
         )
     old: dict[str, int] = backend.get_vocab(with_added_tokens=True)
     new, left_out = family(model, pieces, old)
@@ -83,13 +83,15 @@ def check_ids(old: Mapping[str, int], added: Mapping[str, int], found: Mapping[s
     Raises:
         ModelError: a token has another id; the message names it.
     """
-    wrong = [token for token, number in {**old, **added}.items() if found.get(token) != number]
-    if wrong or len(found) != len(old) + len(added):
-        token = next(iter(wrong), "(more tokens than expected)")
-        raise ModelError(
-            f"the tokenizer cannot be rebuilt: {token!r} would be {found.get(token)} and not {old.get(token)}",
-            "choose a model with another tokenizer",
-        )
+    expected = {**old, **added}
+    wrong = next((token for token, number in expected.items() if found.get(token) != number), None)
+    if wrong is not None:
+        reason = f"the id of {wrong!r} would be {found.get(wrong, 'missing')} instead of {expected[wrong]}"
+    elif len(found) != len(expected):
+        reason = f"it would have {len(found)} tokens instead of {len(expected)}"
+    else:
+        return
+    raise ModelError(f"the tokenizer cannot be rebuilt: {reason}", "choose a model with another tokenizer")
 
 
 def _wordpiece(
@@ -268,7 +270,10 @@ def build_reached(backend: Tokenizer, chosen: Sequence[CountedWord], words: Sequ
         left = reached
         if not left:
             break
-    raise DataError("no candidate can become a token that the tokenizer uses", "choose another way, or a larger corpus")
+    raise DataError(
+        "no candidate can become a token that the tokenizer uses",
+        "change vocabulary.candidates, or use a larger corpus",
+    )
 
 
 @one_at_a_time
@@ -341,8 +346,8 @@ def save_tokenizer(
     is_same = all(before.pieces(token) == after.pieces(token) for token, _ in newest)
     if found.get_vocab() != backend.get_vocab() or not is_same:
         raise ModelError(
-            f"a tokenizer of class {type(tokenizer).__name__} loses its new tokens when it is written and read",
-            "choose a model with a plain tokenizer.json",
+            f"a tokenizer of class {type(tokenizer).__name__} loses its new tokens when it is saved and loaded again",
+            "choose a model whose tokenizer.json describes the whole tokenizer",
         )
 
 
@@ -374,7 +379,7 @@ CARD = """\
 
 # {name}
 
-{base_model} with {words:,} words of a domain as tokens. It has not been trained since.
+{base_model} with {words:,} words of a domain as new tokens. The model has not been trained since they were added.
 
 ## What was changed
 
@@ -404,10 +409,10 @@ def write_extension_card(folder: Path, name: str, base_model: str, extended: Ext
     additions = [entry["kind"] for entry in stored_additions(folder)]
     facts = {
         "new tokens": extended.words + extended.steps,
-        "tokens": extended.vocabulary,
-        "rows of the embeddings": extended.rows,
-        "tokens per word of the corpus, before": round(extended.fertility_before, 3),
-        "tokens per word of the corpus, now": round(extended.fertility_after, 3),
+        "tokens in the vocabulary": extended.vocabulary,
+        "rows of the embedding table": extended.rows,
+        "tokens per word of the corpus, before the extension": round(extended.fertility_before, 3),
+        "tokens per word of the corpus, after the extension": round(extended.fertility_after, 3),
         "initialization of new rows": extended.init,
         **({"additions to the architecture": ", ".join(additions)} if additions else {}),
     }

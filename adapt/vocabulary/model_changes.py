@@ -89,7 +89,7 @@ def extend_model(
     found = _candidates(task, words, reader, tokenizer, texts, general)
     number = len(found) if task.is_listed else tokens_to_add(config.vocabulary.size, found, len(tokenizer))
     if number > len(found):
-        log(f"{number:,} words are configured to become tokens, but only {len(found):,} can")
+        log(f"{number:,} new tokens are configured (vocabulary.size), but only {len(found):,} words can become tokens")
     known = [*words, *(found if task.is_listed else [])]
     reached = build_reached(tokenizer.backend_tokenizer, found[:number], known)
     causal, asked = config.objective.kind == "causal", config.vocabulary
@@ -139,8 +139,8 @@ def _candidates(
         found = analysis.by_saved(words, reader, asked.min_count)
     if not found:
         raise DataError(
-            f"no word that occurs at least {asked.min_count} times would save pieces as a token",
-            "lower vocabulary.min_count, or take a larger corpus; perhaps these words are tokens already",
+            f"no word that occurs at least {asked.min_count} times would shorten the text if it became a token",
+            "lower vocabulary.min_count, or use a larger corpus; the frequent words may already be tokens",
         )
     return found
 
@@ -251,8 +251,9 @@ def _resized(settings: Mapping[str, Any], dimensions: str | None, folder: Path) 
         named = [key for key in ALIASES[name] if key in settings]
         if not named:
             raise ModelError(
-                f"{folder / CONFIG} does not say its {name}, so it cannot be set to {value}",
-                "leave vocabulary.dimensions unset, for those of model.path",
+                f"{folder / CONFIG} has none of the fields {', '.join(ALIASES[name])}, so the dimension {name} cannot"
+                f" be set to {value}",
+                "remove vocabulary.dimensions, to use the dimensions of model.path",
             )
         changed |= dict.fromkeys(named, value)
     if dimensions:

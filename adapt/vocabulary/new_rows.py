@@ -195,7 +195,7 @@ def transplant_rows(
     ours, theirs = reader.keys(), other.keys()
     both = sorted(ours.keys() & theirs.keys())
     if not both:
-        raise ModelError(f"{donor.model} has no token in common with the model", "choose another vocabulary.donor")
+        raise ModelError(f"{donor.model} shares no token with the model", "choose another vocabulary.donor")
     pieces = [list(chain.from_iterable(map(other.pieces, other.words(surface)))) for surface in surfaces]
     targets = np.stack([given[each].mean(0) for each in pieces])
     changed = token_tables(model)

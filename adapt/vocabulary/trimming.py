@@ -53,7 +53,8 @@ def trim_tokenizer(backend: Tokenizer, used: Iterable[int], special: Iterable[in
     model, ids = whole["model"], backend.get_vocab(with_added_tokens=True)
     if model["type"] not in ("WordPiece", "BPE", "Unigram"):
         raise ModelError(
-            f"a tokenizer of type {model['type']} cannot be trimmed", "choose a model with WordPiece, BPE or Unigram"
+            f"a tokenizer of type {model['type']} cannot be trimmed",
+            "choose a model with a WordPiece, BPE or Unigram tokenizer",
         )
     keep = {*used, *special, *(int(token["id"]) for token in whole["added_tokens"])}
     keep |= {number for token, number in ids.items() if _is_basic(token, model)}
@@ -145,8 +146,8 @@ def with_new_ids(settings: Mapping[str, Any], trimmed: Trimmed) -> dict[str, Any
             numbers = value if isinstance(value, list) else [value]
             if lost := [number for number in numbers if number not in ids]:
                 raise ModelError(
-                    f"the trim would drop a special token: {name} of config.json is {lost[0]}, which is no token",
-                    "correct config.json, or set it to null if the model does not use it",
+                    f"the vocabulary cannot be trimmed: {name} in config.json is {lost[0]}, but no token has this id",
+                    f"correct config.json, or set {name} to null if the model does not use this token",
                 )
             changed[name] = [ids[number] for number in numbers] if isinstance(value, list) else ids[value]
     return {**settings, **changed}

@@ -88,9 +88,9 @@ class DomainWords:
             f" ({self.fertility:.2f} tokens per word)"
         )
         if not best.tokens:
-            return f"{said}. No further token would make its text shorter."
+            return f"{said}. No new token would make this text shorter."
         tokens = "1 token" if best.tokens == 1 else f"{best.tokens:,} tokens"
-        return f"{said}. Adding {tokens} would make its text {best.length_saved:.1%} shorter."
+        return f"{said}. Adding {tokens} would make this text {best.length_saved:.1%} shorter."
 
     def cells(self) -> list[str]:
         """Formats the statistics as table cells, one per column of WORD_COLUMNS."""
@@ -125,7 +125,7 @@ class DomainWords:
     def worst_words(self, name: str) -> Table:
         """Returns the table of the words that would save most tokens if each were one token."""
         rows = [[each.word, f"{each.count:,}", " ".join(each.pieces)] for each in self.worst[:SHOWN]]
-        title = f"{name}: words that cost most tokens"
+        title = f"{name}: words that cost the most tokens"
         return Table(["word", "occurrences", "split into"], rows, title, words=True)
 
 
@@ -151,7 +151,7 @@ class Analyzed:
             Figures([drawing], series),
             *(words.extensions(name) for name, words in self.domains.items()),
             *(words.worst_words(name) for name, words in self.domains.items()),
-            TextBlock(f"Picture of tokens per word: {record.path / 'vocabulary.png'}"),
+            TextBlock(f"Plot of tokens per word: {record.path / 'vocabulary.png'}"),
         ]
 
     def _curves(self, name: str) -> Callable[[], str]:
@@ -183,10 +183,10 @@ WORD_COLUMNS = (
     "training compute saved",
 )
 WORD_NOTE = (
-    "A word has a letter or a digit and ends where the tokenizer's words end. Distinct words are counted once each. "
-    "Byte tokens are parts of characters. Elbow: the number of new tokens after which a further token saves less than "
-    "the average candidate. The last two columns are what adding that many tokens would save: the share of the text's "
-    "tokens, and the share of the FLOPs of training on the same text."
+    "A word has a letter or a digit and ends where the tokenizer's words end. Tokens per distinct word count each word "
+    "once. Byte tokens are parts of characters. Elbow: the number of new tokens after which a further token saves less "
+    "than the average candidate. The last two columns show what adding that many tokens would save: the share of the "
+    "text's tokens, and the share of the FLOPs of training on the same text."
 )
 
 
@@ -194,7 +194,7 @@ def compute_saved(saved: float | None, added: int | None = None) -> list[str]:
     """Returns a sentence on the compute saved in training on the same text; an empty list if this is not known."""
     if saved is None:
         return []
-    parameters = f"The model has {added:,} parameters more. " if added is not None else ""
+    parameters = f"The model has {added:,} more parameters. " if added is not None else ""
     less = "less" if saved >= 0 else "more"
     return [f"{parameters}Training on the same text takes {abs(saved):.1%} {less} compute."]
 
@@ -238,7 +238,7 @@ class Extended(OneModel):
     def blocks(self, record: Record) -> list[Block]:
         """Returns sentences on the new tokens and the savings, and the path of the model."""
         said = (
-            f"Added {self.words:,} words of the corpus as tokens: its text is {self.length_saved:.1%} shorter"
+            f"Added {self.words:,} words of the corpus as tokens, so its text is {self.length_saved:.1%} shorter"
             f" ({self.fertility_after:.2f} tokens per word instead of {self.fertility_before:.2f})."
         )
         lines = [
@@ -251,8 +251,8 @@ class Extended(OneModel):
             )
         if self.left_out:
             lines.append(
-                f"{self.left_out:,} words were left out, because other text would be split differently or no word"
-                " contains them."
+                f"{self.left_out:,} words were left out, because other text would be split differently with them or"
+                " because no word of the corpus contains them."
             )
         return [*summary(said), *(TextBlock(line) for line in [*lines, f"Model and tokenizer: {record.path}"])]
 
@@ -260,7 +260,7 @@ class Extended(OneModel):
 def empty_corpus(name: str) -> DataError:
     """Returns the error for a corpus without words."""
     return DataError(
-        f"the text of {name} has no words after cleaning, apart from held-out documents",
+        f"the training documents of {name} contain no words after cleaning (held-out documents are not counted)",
         "check corpus.paths, corpus.text_field and corpus.cleaning",
     )
 
@@ -301,7 +301,7 @@ class TrimmedVocabulary(OneModel):
         """Shows what remains of the vocabulary, and the model's folder."""
         said = (
             f"Removed {self.before - self.vocabulary:,} of {self.before:,} tokens, which your text does not use:"
-            f" the model has {self.parameters_saved:,} parameters fewer."
+            f" the model has {self.parameters_saved:,} fewer parameters."
         )
         kept = f"{self.vocabulary:,} tokens remain. {self.used:,} of them occur in the text."
         lines = [kept, *compute_saved(self.compute_saved), f"Model and tokenizer: {record.path}"]

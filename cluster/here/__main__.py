@@ -23,8 +23,14 @@ def main() -> None:
     """Reads the command line and runs the chosen demonstration."""
     parser = argparse.ArgumentParser(prog="python -m cluster.here", description=__doc__)
     kinds = parser.add_mutually_exclusive_group()
-    kinds.add_argument("--restart-head", action="store_true", help="kill the head and restart it with its state")
-    kinds.add_argument("--autoscale", action="store_true", help="run two jobs, with Ray's autoscaler")
+    kinds.add_argument(
+        "--restart-head",
+        action="store_true",
+        help="kill the head node during a training run, and restart it with its state",
+    )
+    kinds.add_argument(
+        "--autoscale", action="store_true", help="run two jobs on nodes that Ray's autoscaler starts and stops"
+    )
     given = parser.parse_args()
     show: Demonstration = lose_a_node
     show = restart_the_head if given.restart_head else grow_and_shrink if given.autoscale else show
@@ -33,7 +39,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="cluster-") as folder:
             found = show(Path(folder), demo_checkpoint(NAME), story)
     except KeyboardInterrupt:
-        raise Interrupted("interrupted; the cluster is stopped", "run the command again") from None
+        raise Interrupted(
+            "the demonstration was interrupted, and its cluster was stopped", "run the command again"
+        ) from None
     story.retell()
     finish("cluster", "", found)
 

@@ -56,11 +56,12 @@ def lose_a_node(folder: Path, model: Path, story: Story) -> dict[str, Any]:
         cluster.add(NODE_CPUS)
         lost = cluster.add(NODE_CPUS)
         story.tell(
-            f"a head and two nodes with {NODE_CPUS} cores run; {cluster.dashboard} accepts jobs that have the token"
+            f"a head node and two nodes with {NODE_CPUS} cores each are running; {cluster.dashboard} accepts jobs that"
+            " are submitted with the cluster's token"
         )
         command = [*arguments(folder, model, "[1,2]"), "--address", cluster.dashboard]
         with submitted(command, cluster.environment, "submit") as submission:
-            submission.wait(lambda: submission.has_said("with 2 of 1 to 2 workers"), "two workers train")
+            submission.wait(lambda: submission.has_said("with 2 workers (allowed: 1 to 2)"), "two workers train")
             story.tell("two workers start, one per node")
             reports = train_until(submission, folder / "runs", INTERVAL + 2, story)
             resumed, said = reports.beginning_again(), len(submission.said)
@@ -68,7 +69,7 @@ def lose_a_node(folder: Path, model: Path, story: Story) -> dict[str, Any]:
             story.tell(
                 f"all processes of node {lost.number} ({lost.host}) were killed after step {reports.steps()[-1]}"
             )
-            submission.wait(lambda: submission.has_said("with 1 of 1 to 2 workers", said), "one worker trains")
+            submission.wait(lambda: submission.has_said("with 1 worker (allowed: 1 to 2)", said), "one worker trains")
             submission.wait(resumed, "the training continues")
             story.tell(f"training continues with one worker from the checkpoint of step {resumed()}")
             submission.end()
@@ -116,7 +117,7 @@ def restart_the_head(folder: Path, model: Path, story: Story) -> dict[str, Any]:
     with told_cluster(story, folder, kept_in(folder / "state")) as cluster:
         head = cluster.start_head()
         cluster.add(NODE_CPUS, "--resources", f'{{"{DRIVER}": 1}}')
-        story.tell(f"a head that keeps its state and a node with {NODE_CPUS} cores run")
+        story.tell(f"a head node that saves its state and a node with {NODE_CPUS} cores are running")
         where = ["--address", cluster.dashboard, "--drive-on", DRIVER]
         with submitted(
             arguments(folder, model, "1", *where, steps=STEPS_WITH_HEAD_LOST), cluster.environment, "submit"

@@ -73,8 +73,8 @@ class Node:
                 return
             self.lose()
         raise ClusterError(
-            f"node {self.number} does not start: {self._said.read_text()}",
-            "read the message above, then start it again",
+            f"node {self.number} did not start: {self._said.read_text()}",
+            "fix the cause that this output names, then run the command again",
         )
 
     def _has_started(self) -> bool:

@@ -69,7 +69,7 @@ class Submission:
         end = time.monotonic() + patience_s
         while not holds():
             if self.is_over or time.monotonic() > end:
-                why = "the submission has ended" if self.is_over else f"{patience_s:g} s are over"
+                why = "the submission has ended" if self.is_over else f"{patience_s:g} s have passed"
                 raise ClusterError(f"{why} before {what}", "read its output above")
             time.sleep(_LOOK_S)
 

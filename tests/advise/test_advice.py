@@ -104,8 +104,11 @@ def test_only_the_recipe_with_selection_uses_the_pool() -> None:
     assert all("'--select.pool_paths=[]'" in commands[name] for name in (TAPT, DAPT, BOTH))
     assert {recipe.name: recipe.votes for recipe in found.recipes}[SELECTED] == 5
     reasons = {remark.rule: remark.reason for remark in found.remarks}
-    assert "select 200,000 documents (20.00 M tokens) by classifier" in reasons["selection_gains"]
-    assert "1/100 of the work" in reasons["selection_is_cheap"]
+    assert (
+        "select 200,000 documents (20.00 M tokens) from the pool with select.kind classifier"
+        in reasons["selection_gains"]
+    )
+    assert "1/100 of the FLOPs" in reasons["selection_is_cheap"]
 
 
 def test_tapt_does_not_use_the_configured_length_of_dapt() -> None:
@@ -235,7 +238,7 @@ def test_reasons_contain_the_figures_of_the_case() -> None:
 
 def test_cheap_measures_are_advised_before_a_method() -> None:
     das = Config(method=MethodConfig(kind="das"))
-    for config, before in ((PLAIN, "before any method"), (das, "before method.kind das")):
+    for config, before in ((PLAIN, "before you use any method"), (das, "before you use method.kind das")):
         found = BY_NAME["cheap_answers_first"].judge(case(config=config, general=text()))
         assert found
         assert before in found.reason

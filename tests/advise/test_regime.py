@@ -13,8 +13,8 @@ def test_the_size_is_that_of_the_text_for_the_model() -> None:
     sizes = {tokens: Regime(1_000_000, tokens, None).size for tokens in (999_999, 1_000_000, 19_999_999, 20_000_000)}
     assert list(sizes.values()) == ["small", "limited", "limited", "ample"]
     assert SMALL.sentence() == (
-        "Regime: small text, 0.01 tokens of the domain per parameter (1,000,000 tokens, 100.0 M parameters); each is"
-        " read 8 times."
+        "Regime: small text, 0.01 tokens of the domain per parameter (1,000,000 tokens, 100.0 M parameters); each of"
+        " these tokens is read 8 times."
     )
     mixed = Regime(100_000_000, 1_000_000, 8.0, general_passes=0.25, general_share=0.1)
     assert mixed.sentence().endswith("read 8 times, each token of general text 0.25 times (10% of the rows).")
@@ -24,7 +24,7 @@ def test_each_setting_has_a_recommendation_with_its_source_and_what_it_was_teste
     found = {each.setting: each for each in SMALL.recommendations(Config())}
     assert list(found) == ["weight decay", "epochs", "share of general text", "several seeds"]
     assert all("arXiv" in each.source and "decoders" in each.tested for each in found.values())
-    assert "not on encoders" in found["weight decay"].tested
+    assert "not tested on encoders" in found["weight decay"].tested
     assert "100 passes" in found["epochs"].tested
     causal = Config(objective=ObjectiveConfig(kind="causal"))
     assert "encoders" not in {each.setting: each for each in SMALL.recommendations(causal)}["epochs"].tested

@@ -73,7 +73,7 @@ def test_an_empty_file(run_early: Run, tmp_path: Path) -> None:
 def test_a_gzip_file_with_other_content(run_early: Run, tmp_path: Path) -> None:
     write(tmp_path / "corpus.jsonl.gz", b"no gzip")
     says = "corpus.jsonl.gz is not compressed with gzip, though its name ends in .gz"
-    check(run_early(corpus__paths="corpus.jsonl.gz"), 3, says, "leave .gz out of its name")
+    check(run_early(corpus__paths="corpus.jsonl.gz"), 3, says, "remove .gz from its name")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_settings_that_no_machine_supports(run_early: Run, field: str, value: ob
     [
         ("expand", {}, 4, "ModelError: method.kind expand cannot add layers to bert models"),
         ("freeze", {"freeze__layers": 99}, 2, "ConfigError: freeze.layers is 99, but the model has 2 layers"),
-        ("replay", {}, 2, "ConfigError: method.kind is replay, but there is no domain before"),
+        ("replay", {}, 2, "ConfigError: method.kind is replay, but there is neither an earlier domain"),
         ("replay", {"replay__fraction": 0}, 2, "replay.fraction is 0"),
         ("lora", {"lora__rank": 0}, 2, "lora.rank is 0"),
         ("interpolate", {"interpolate__share": 1.5}, 2, "interpolate.share is 1.5"),

@@ -18,14 +18,13 @@ def test_a_corpus_smaller_than_a_batch(run_late: Run, tmp_path: Path) -> None:
     ran = run_late(training__global_batch_size=512, **LATER)
     check(ran, 2, "training.warmup_steps 100 is longer than the run of 1 steps")
     rows = -(-record(tmp_path, "prepare")["metrics"]["train_tokens"] // 64)
-    assert f"the corpus is {rows} rows: a batch of 512 repeats them" in ran.err
+    assert f"the corpus fills only {rows} sequences, so a batch of 512 repeats them" in ran.err
 
 
 def test_a_file_of_blank_lines(run_late: Run, tmp_path: Path) -> None:
     write(tmp_path / "corpus.jsonl", b"\n \n\n")
-    check(
-        run_late(), 3, "DataError: the corpus is empty after cleaning: no record at all", "corpus.jsonl", "corpus.paths"
-    )
+    says = "DataError: the corpus is empty after cleaning: the files contain no record"
+    check(run_late(), 3, says, "corpus.jsonl", "corpus.paths")
 
 
 def test_a_truncated_gzip_file(run_late: Run, tmp_path: Path) -> None:
@@ -110,7 +109,7 @@ def test_a_tokenizer_of_another_model(run_late: Run, tmp_path: Path, tiny_bert: 
 
 def test_more_workers_than_the_machine_has_cpus(run_late: Run) -> None:
     ran = run_late(resources__workers=4)
-    check(ran, 5, "ClusterError: there is room for 2 of 4 workers with 1 CPU each; the cluster has 2 CPU in all")
+    check(ran, 5, "ClusterError: the cluster has room for 2 of 4 workers with 1 CPU each; it has 2 CPU in total")
     assert "prepare: done" not in ran.err
 
 

@@ -139,8 +139,8 @@ def test_placeholders(recipe: ChainFile, value: Any, expected: Any) -> None:
         ({"stages": {"a": {"job": "dapt"}}}, "corpus.paths is empty"),
         ({"stages": {"a": {"job": "dapt", "corpus.paths": "x", "training.max_steps": -1}}}, "a in .*max_steps is -1"),
         ({"let": {"data": "{data}", "steps": 7}}, "refers back to itself"),
-        ({"sets": {"task": "arc"}}, "sets: task in .* is no list of members"),
-        ({"sets": [1]}, "sets in .* holds no"),
+        ({"sets": {"task": "arc"}}, "sets: task in .* is not a list of members"),
+        ({"sets": [1]}, "sets in .* does not contain"),
         ({"stage": {}}, "unknown key stage in"),
     ],
 )
@@ -183,14 +183,14 @@ def test_the_shipped_chains_can_be_read() -> None:
     [
         ({"baseline": "bsae"}, "bsae"),
         ({"report": {"margins": 1}}, "unknown key report.margins"),
-        ({"report": {"margin": 1}}, "margin in .* holds no"),
+        ({"report": {"margin": 1}}, "margin in .* does not contain"),
         ({"report": {"margin": {"point": 1}}}, "unknown key report.margin.point"),
         ({"report": {"margin": {"nats": -0.1}}}, "report.margin.nats in .* is -0.1"),
-        ({"name": "../elsewhere"}, "cannot name a folder"),
-        ({"common": {"training": 3}}, "training in .* holds no fields"),
+        ({"name": "../elsewhere"}, "cannot be the name of a folder"),
+        ({"common": {"training": 3}}, "training in .* has no fields"),
         ({"common": {4: 3}}, "unknown key 4"),
-        ({"sets": CHAIN["sets"] | {"way": ["a,b"]}}, "a member cannot be called 'a,b'"),
-        ({"stages": CHAIN["stages"] | {"dapt": {"job": "dapt", "for": 3}}}, "`for` is no list of sets"),
+        ({"sets": CHAIN["sets"] | {"way": ["a,b"]}}, "'a,b' cannot be the name of a member"),
+        ({"stages": CHAIN["stages"] | {"dapt": {"job": "dapt", "for": 3}}}, "`for` is not a list of sets"),
         ({"stages": CHAIN["stages"] | {"dapt": {"job": "dapt", "for": [["domain"]]}}}, "unknown key"),
         ({"stages": CHAIN["stages"] | {"dapt": {"job": "dapt", "for": ["domain", "domain"]}}}, "twice"),
         ({"let": {"data": "/data", 9: 1}, "common": {"model.path": "{nope}"}}, "nope"),
@@ -218,5 +218,5 @@ def test_invalid_yaml_on_the_command_line_is_named() -> None:
 
 def test_a_sequence_of_separate_models_cannot_be_started_from() -> None:
     node = Node("finetune", JOBS["finetune"], {}, Config(), lambda values: Config(), "one")
-    with pytest.raises(ConfigError, match="finetune asks for the model of one, which leaves several"):
+    with pytest.raises(ConfigError, match="finetune uses the model of one, but one makes several models"):
         _start(node, "one", {})

@@ -77,5 +77,5 @@ def test_the_report_of_sequences_has_the_repeated_interval(tmp_path: Path) -> No
 
 
 def test_a_figure_that_a_method_lacks_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is not known for"):
+    with pytest.raises(ConfigError, match="was not measured for"):
         looked(tmp_path, "against_one")

@@ -155,7 +155,7 @@ def test_a_merge_with_several_shares_cannot_be_started_from(tmp_path: Path, tiny
             "more": {"job": "merge", "merge": {"models": ["mixed"]}},
         },
     }
-    with pytest.raises(ConfigError, match="more asks for the model of mixed, which leaves several"):
+    with pytest.raises(ConfigError, match="more uses the model of mixed, but mixed makes several models"):
         chain_of(tmp_path, content)
 
 

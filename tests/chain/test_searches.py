@@ -140,8 +140,8 @@ def test_a_stage_keeps_its_own_values_of_named_fields(content: dict[str, Any]) -
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"keep": ["seed"], "tuned": None}, "has `keep`, but takes no values of a search"),
-        ({"keep": 3}, "`keep` is no list of fields"),
+        ({"keep": ["seed"], "tuned": None}, "has `keep`, but does not use the best values of a search"),
+        ({"keep": 3}, "`keep` is not a list of fields"),
         ({"keep": ["training.learning_rat"]}, "unknown key training.learning_rat"),
     ],
 )
@@ -233,7 +233,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "both": (
         {"a": {"job": "tapt", "tune.space": "space.yaml"}, "b": {"job": "tapt", "tuned": "a", "tune.space": "x"}},
-        "b in .* has `tune` and `tuned`",
+        "b in .* has both `tune` and `tuned`",
     ),
 }
 

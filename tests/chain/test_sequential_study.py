@@ -236,7 +236,7 @@ def test_only_cannot_leave_out_a_recipe(content: Content) -> None:
 
 def test_a_study_without_its_baseline_is_refused(content: Content) -> None:
     content["sets"]["recipe"] = {"up": {"rate": 1e-5}, "down": {"rate": 2e-5}}
-    with pytest.raises(ConfigError, match="compares recipes with its baseline, base"):
+    with pytest.raises(ConfigError, match="compares recipes with the baseline base"):
         chain_of(content).build()
 
 
@@ -250,7 +250,7 @@ def test_a_study_without_its_baseline_is_refused(content: Content) -> None:
         ({"sequential": {"spending": "obrien"}}, "obrien_fleming"),
         ({"sequential": {"looks": 3}}, "sequential.looks"),
         ({"sequential": {"figures": ["averag"]}}, "average"),
-        ({"sequential": {"figures": "average"}}, "no list"),
+        ({"sequential": {"figures": "average"}}, "is not a list"),
     ],
 )
 def test_wrong_keys_are_refused_with_a_fix(content: Content, change: Content, message: str) -> None:

@@ -39,7 +39,9 @@ def test_a_machine_half_as_fast_takes_twice_as_long() -> None:
 
 def test_it_says_that_other_processes_slow_it_down() -> None:
     said = demo_command.time_forecast(100, 0.3, 1.2)
-    assert said.endswith("about 30 s on this machine when it is idle. Other processes run now, so it takes longer.")
+    assert said.endswith(
+        "about 30 s on this machine when it is idle. Other processes are running now, so it takes longer."
+    )
 
 
 def test_fewer_steps_take_less_time(config: Config) -> None:

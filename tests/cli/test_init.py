@@ -198,7 +198,7 @@ REFUSED = [
     (["short.jsonl"], DataError, "no document is left to train on"),
     (["mixed/*.jsonl"], DataError, "has no field 'text'; it has 'body'"),
     (["--task", "unlabelled.jsonl"], DataError, "no field holds labels"),
-    (["--task", "ids.jsonl"], DataError, "the field 'label' has more values than a label would"),
+    (["--task", "ids.jsonl"], DataError, "the field 'label' has too many different values for a label"),
     (["--task", "booleans.jsonl"], DataError, "the field 'label' holds neither strings nor integers"),
     (["--task", "one.jsonl"], DataError, "the field 'label' has only one value"),
     (["--task", "mixed"], DataError, "has no file of training examples; it has a.jsonl, b.jsonl"),
@@ -306,6 +306,6 @@ def test_a_folder_of_documents_is_described_with_what_cannot_be_read(capsys: pyt
     said = capsys.readouterr().err
     assert "text: 23 documents" in said
     assert "one document per file: 22 html, 1 docx, 1 pdf" in said
-    assert "1 of 24 cannot be read: document is a scan without text 1" in said
+    assert "1 of 24 records cannot be read: document is a scan without text 1" in said
     assert "languages en 100%; duplicates 9%" in said
     assert "9% of the documents are duplicates: remove them with corpus.deduplicate: exact" in said

@@ -160,7 +160,7 @@ time.sleep(600)
     if failing == 2:
         node.start()
     else:
-        with pytest.raises(ClusterError, match="node 1 does not start: no answer"):
+        with pytest.raises(ClusterError, match="node 1 did not start: no answer"):
             node.start()
     assert (tmp_path / "tries").read_text() == "xxx"
     assert end_all(FOLDER, f"{node.folder}/") == 3 - failing

@@ -50,7 +50,7 @@ def test_a_notice_is_passed_to_ray_with_its_deadline(metadata: Metadata) -> None
         said = watch(metadata.address, drain, look_s=0.01)
     assert len(told) == 2
     assert all(20 <= notice.seconds <= 30 for notice in told)
-    assert "Ray knows that this node ends" in said
+    assert "told Ray that this node will be terminated" in said
 
 
 def test_events_of_other_machines_and_harmless_events_are_ignored() -> None:
@@ -72,9 +72,13 @@ def test_a_started_event_has_a_short_deadline(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_machine_without_a_cloud_is_not_watched() -> None:
-    assert "no cloud's metadata server answers" in watch("http://127.0.0.1:1", lambda notice: True, look_s=0)
+    assert "no metadata server of AWS, Google Cloud or Azure answers" in watch(
+        "http://127.0.0.1:1", lambda notice: True, look_s=0
+    )
     with served("nobody") as metadata:
-        assert "no cloud's metadata server answers" in watch(metadata.address, lambda notice: True, look_s=0)
+        assert "no metadata server of AWS, Google Cloud or Azure answers" in watch(
+            metadata.address, lambda notice: True, look_s=0
+        )
 
 
 def test_a_failing_metadata_server_is_contacted_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,15 +99,17 @@ def test_a_training_pod_waits_until_the_training_has_ended(monkeypatch: pytest.M
     trains = iter([True, True, True, False, False])
     told: list[Notice] = []
     said = stop(110, lambda notice: told.append(notice) is None, lambda: next(trains))
-    assert said == "nothing trains here any more"
+    assert said == "no training runs on this node any more"
     (notice,) = told
     assert 100 < notice.seconds <= 110
 
 
 def test_an_idle_pod_ends_at_once_and_a_busy_one_within_its_limit() -> None:
-    assert stop(110, lambda notice: pytest.fail("it is idle"), lambda: False) == "nothing trains here"
-    assert stop(0, lambda notice: True, lambda: True) == "the time is over"
-    assert stop(0, lambda notice: False, lambda: True) == "Ray could not be told"
+    assert stop(110, lambda notice: pytest.fail("it is idle"), lambda: False) == "no training runs on this node"
+    assert (
+        stop(0, lambda notice: True, lambda: True) == "the time limit has passed, and training still runs on this node"
+    )
+    assert stop(0, lambda notice: False, lambda: True) == "Ray could not be told that this node will be terminated"
 
 
 def test_training_processes_are_recognized_by_their_title(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def test_the_first_of_several_wrong_files_is_named(folder: Path) -> None:
 def test_a_missing_entity_field_is_refused(folder: Path) -> None:
     with pytest.raises(DataError, match=r"a\.jsonl has no field 'names'") as caught:
         look(folder, entity_field="names")
-    assert caught.value.fix == "set objective.entity_field"
+    assert caught.value.fix == "set objective.entity_field to the field that holds the entities"
     (folder / "0.txt").write_text("plain\n")
     with pytest.raises(DataError, match="is plain text, which has no field 'id'"):
         look(folder, entity_field="id")

@@ -232,7 +232,9 @@ def test_an_unreadable_file_is_refused_among_larger_readable_ones(tmp_path: Path
     good = lines(tmp_path / "good.jsonl", *({"text": f"{LONG} {number}"} for number in range(1000)))
     with pytest.raises(DataError, match=rf"evaluation set exam: .*odd\.jsonl:? {reason}") as caught:
         read(good, lines(tmp_path / "odd.jsonl", record))
-    assert "a set of their own in corpus.decontaminate, with its text_field and pair_field" in caught.value.fix
+    assert (
+        "a separate set in corpus.decontaminate, with the text_field and pair_field of these files" in caught.value.fix
+    )
 
 
 def test_a_file_without_a_readable_record_is_refused_among_others(tmp_path: Path) -> None:

@@ -204,7 +204,9 @@ def test_prepare_measures_legibility_and_warns(
     assert known.words > 500
     assert 0.05 < known.unknown_share == known.unknown_words / known.words < 0.5
     shown = capsys.readouterr().err
-    assert f"prepare: the tokenizer does not know a part of {known.unknown_share:.1%} of the words (limit 2%)" in shown
+    assert (
+        f"prepare: {known.unknown_share:.1%} of the words have a part that the tokenizer does not know (limit" in shown
+    )
     plain = run(jsonl(tmp_path / "b.jsonl", sentences(100, seed=3)), tmp_path / "plain", pretrained)
     assert plain["legibility"].unknown_words == 0
     assert "the tokenizer does not know" not in capsys.readouterr().err
@@ -226,9 +228,9 @@ def test_documents_measured_elsewhere_are_left_out_and_counted(tmp_path: Path, p
     assert documents(out, HELDOUT_GLOB) == expected(kept, pretrained.model, heldout=True)
     assert Measured.of([general, out]).count_in([out]) == 0
 
-    with pytest.raises(DataError, match="nothing is left to train on, since") as caught:
+    with pytest.raises(DataError, match="no document is left to train on, because") as caught:
         run(jsonl(tmp_path / "c.jsonl", TEXTS[:20]), tmp_path / "again", pretrained, measured=[general])
-    assert "20 of its documents are also measured" in caught.value.what
+    assert "20 of its documents are also in a text on which the loss is measured" in caught.value.what
     assert all(name in str(caught.value) for name in ("evaluation.general_paths", "mixture.replay_paths"))
 
 

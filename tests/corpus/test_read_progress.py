@@ -268,7 +268,7 @@ def test_a_task_that_is_stopped_is_named_ended_and_run_again(
     assert [row["number"] for row in seen] == [0, 0, 1, 1, 2, 2]
     (told,) = (line for line in capsys.readouterr().err.splitlines() if "a task on" in line)
     assert re.search(r"prepare: a task on .* made no progress for \d s in copying: a signal has stopped it", told)
-    assert told.endswith("; Ray runs it again")
+    assert told.endswith("; Ray runs the task again")
 
 
 def dies(folder: Path) -> None:

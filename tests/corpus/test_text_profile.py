@@ -92,7 +92,13 @@ def profile(**figures: object) -> TextProfile:
         (
             {"languages": {"de": 0.7, "en": 0.3}, "model_languages": ["en"]},
             "none",
-            ["names the language en", "70% of the text is in others (de 70%)", "model.path", "vocabulary", "cleaning"],
+            [
+                "names the language en",
+                "70% of the text is in other languages (de 70%)",
+                "model.path",
+                "vocabulary",
+                "cleaning",
+            ],
         ),
         (
             {"languages": {"en": 0.6, "de": 0.4}},

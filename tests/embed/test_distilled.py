@@ -64,7 +64,7 @@ def test_without_the_package_it_is_refused_before_anything_is_computed(
     )
     context = Context.of(config)
     Embedding.of(context, "static", {})
-    with pytest.raises(ConfigError, match="embeddings of model2vec, which is not installed") as caught:
+    with pytest.raises(ConfigError, match="the package model2vec is not installed") as caught:
         Embedding.of(context, "static", {"path": str(folder)})
     assert "pip install 'dontstop[model2vec]'" in caught.value.fix
 

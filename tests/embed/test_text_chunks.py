@@ -60,5 +60,5 @@ def test_lines_keep_their_own_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("line", ["no json", json.dumps({"text": "a"}), json.dumps({"id": None, "text": "a"}), "3"])
 def test_a_line_without_id_or_text_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / TEXTS_FILE).write_text(json.dumps({"id": 1, "text": "a"}) + "\n" + line + "\n")
-    with pytest.raises(DataError, match=rf"{TEXTS_FILE}, line 2, has no id and text"):
+    with pytest.raises(DataError, match=rf"{TEXTS_FILE}, line 2: cannot read the fields id and text"):
         read(read_lines, text_chunks.LinesSource(tmp_path / TEXTS_FILE).items())

@@ -138,7 +138,7 @@ def test_training_ends_when_coherence_no_longer_rises_and_keeps_the_best(
 
 
 def test_a_loss_that_is_not_finite_ends_the_training() -> None:
-    with pytest.raises(TrainingError, match="the loss of vampire is"):
+    with pytest.raises(TrainingError, match="the loss of the embedder vampire is"):
         trained(training(60, learning_rate=1e30))
 
 

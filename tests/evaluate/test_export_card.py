@@ -183,7 +183,7 @@ def test_the_card_names_the_method_and_its_options(handed: Make, tmp_path: Path)
     card = handed_over(
         replace(handover, config=config, training=replace(handover.training, inputs=start)), tmp_path / "out"
     )
-    for said in ("| began with the model of | runs/train/before |", "| my_rehearsal.share | 0.05 |"):
+    for said in ("| started from the model in | runs/train/before |", "| my_rehearsal.share | 0.05 |"):
         assert said in card
 
 
@@ -393,7 +393,7 @@ def test_the_verdict_follows_the_intervals() -> None:
     assert "| text |" not in model_card(facts(results=[]))
     assert "Not measured: fewer than two documents are held out" in model_card(facts(results=[]))
     of_general = model_card(facts(results=[result("general", 3.0, 3.2)]))
-    assert "The domain was not measured: fewer than two documents are held out" in of_general
+    assert "The loss on the domain was not measured: fewer than two documents are held out" in of_general
 
 
 def test_the_perplexity_of_a_diverged_training_is_infinite() -> None:

@@ -299,5 +299,5 @@ def test_other_documents_are_refused(tmp_path: Path) -> None:
 
 def test_texts_of_an_older_version_are_refused_by_name(tmp_path: Path) -> None:
     folders = {"base": evaluation(tmp_path / "base", drawn(0), sizes=False)}
-    with pytest.raises(DataError, match=r"has no lengths of the texts of cells[\s\S]*delete .*base"):
+    with pytest.raises(DataError, match=r"lacks the lengths of the texts of cells[\s\S]*delete .*base"):
         compare_models(folders, ["cells"], 50, tmp_path, "byte")

@@ -136,7 +136,7 @@ def test_rows_are_read_and_bad_ones_counted(tmp_path: Path) -> None:
         "repeated": 1,
         "without a query": 1,
         "without a relevant text": 1,
-        "whose relevant text is the query itself": 1,
+        "with the query itself as relevant text": 1,
     }
 
 
@@ -153,9 +153,9 @@ def test_missing_columns_and_files_without_pairs_are_refused(tmp_path: Path) -> 
     with pytest.raises(DataError, match=r"line 1 has no field 'positive'; it has 'query', 'positives'") as caught:
         check_pairs(pairs(tmp_path, [{"query": "q", "positives": "d"}]))
     assert caught.value.fix == "set retrieval.positive_field; did you mean 'positives'?"
-    with pytest.raises(DataError, match="holds no usable pair"):
+    with pytest.raises(DataError, match="contains no usable pair"):
         check_pairs(pairs(tmp_path, [{"query": "", "positive": "d"}]))
-    with pytest.raises(DataError, match=r"holds no usable pair \(1 rows: without a query\)"):
+    with pytest.raises(DataError, match=r"contains no usable pair \(1 rows: without a query\)"):
         read_search(pairs(tmp_path, [{"query": "", "positive": "d"}]))
     with pytest.raises(DataError, match=r"retrieval\.pairs: .*gone\.jsonl matches no file"):
         check_pairs(RetrievalConfig(pairs=str(tmp_path / "gone.jsonl")))
@@ -200,4 +200,4 @@ def test_few_queries_and_no_change_are_said(tmp_path: Path) -> None:
     assert "did not change measurably" in change.sentence()
     few = retrieval_change(finished(tmp_path / "c", same[:3]), finished(tmp_path / "d", same[:3]), 100)
     assert isinstance(few, RetrievalChange)
-    assert few.sentence().endswith("Too few queries for a 95% interval of the change.")
+    assert few.sentence().endswith("There are too few queries for a 95% interval of the change.")

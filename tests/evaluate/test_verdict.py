@@ -70,7 +70,7 @@ def test_the_first_text_decides_about_the_tone() -> None:
     ("losses", "passes", "parts", "advice"),
     [
         ([3.0, 4.0, 9.0], 1.0, "", "The training loss rose too, from 3.00 to 9.00: try a lower training.learning_rate"),
-        ([3.0, 2.0, 1.0], 5.0, "", "read 5.0 times, so the model learnt it by heart: lower training.epochs"),
+        ([3.0, 2.0, 1.0], 5.0, "", "read 5.0 times, so the model memorized the text: lower training.epochs"),
         ([3.0, 2.0, 1.0], 1.0, "", "Try a lower training.learning_rate, such as 0.0002 instead of 0.0005"),
         ([3.0, 2.0, 1.0], None, "", "Try a lower training.learning_rate"),
         ([], 5.0, "", "Try a lower training.learning_rate"),
@@ -96,16 +96,18 @@ def test_a_chosen_step_is_described_with_figures_of_both_samples() -> None:
     assert choice
     assert choice.sentence() == (
         "The exported model is that of step 5 of 9, the best of 3 measurements of the loss on the domain, which went"
-        " from 8.000 to 4.000 on the documents that chose it, and from 8.100 to 4.300 on others."
+        " from 8.000 to 4.000 on the documents used for this choice, and from 8.100 to 4.300 on other documents."
     )
     alone = choice_of(POINTS, best, {})
     assert alone
-    assert alone.sentence().endswith("on the documents that chose it. It was not measured on other documents, so this"
-                                     " figure is optimistic.")  # fmt: skip
+    assert alone.sentence().endswith(
+        "on the documents used for this choice. It was not measured on other documents, so this figure is optimistic."
+    )
 
 
 def test_a_step_that_a_probe_chose_is_reported_on_the_other_half_of_dev() -> None:
     choice = choice_of(POINTS, TrainingConfig(keep="best", keep_metric="a.dev_accuracy"), {"domain_loss": (1.0, 1.0)})
     assert choice
     assert (choice.step, choice.before, choice.other_before) == (0, 8 / 9, 8 / 10)
-    assert "88.9 to 88.9 on the dev examples that chose it, and from 80.0 to 80.0 on others" in choice.sentence()
+    said = "88.9 to 88.9 on the dev examples used for this choice, and from 80.0 to 80.0 on other dev examples"
+    assert said in choice.sentence()

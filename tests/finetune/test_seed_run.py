@@ -145,7 +145,7 @@ def test_an_empty_split(tiny_bert: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_truncation_that_removes_all_words_is_refused(learn: Learn, mode: str) -> None:
-    with pytest.raises(DataError, match="task toy: no word of the train examples fits into 1 tokens"):
+    with pytest.raises(DataError, match="task toy: no word of the train examples fits in 1 tokens"):
         learn("tokens", mode, max_length=1)
 
 
@@ -273,7 +273,7 @@ def test_the_configured_or_nearest_domain_is_used(parts: Path) -> None:
 def test_a_domain_is_refused_for_an_ordinary_model(tiny_bert: Path, tmp_path: Path) -> None:
     toy(tmp_path / "task", "single_label")
     config = Config(finetune=FinetuneConfig(domain="law"))
-    with pytest.raises(ModelError, match="no parts for single domains"):
+    with pytest.raises(ModelError, match="no domain-specific parts"):
         finetune_work(config, Pretrained(tiny_bert, tiny_bert), tmp_path / "task", 0, tmp_path / "out")
 
 
@@ -391,8 +391,8 @@ def _check(folder: Path, lines: list[dict], kind: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"mode": "lora"}, "works with finetune.mode fine_tune, not with lora"),
-        ({"pooling": "mean"}, "no classifier like ours for model type 'bert' with finetune.pooling mean"),
+        ({"mode": "lora"}, "works only with finetune.mode fine_tune, not with lora"),
+        ({"pooling": "mean"}, "no classifier with the same layers for model type 'bert' with finetune.pooling mean"),
     ],
 )
 def test_models_that_cannot_be_saved_are_refused(tiny_bert: Path, changes: dict, message: str) -> None:

@@ -97,7 +97,7 @@ def test_no_block_is_made_once_the_budget_is_spent(tmp_path: Path, monkeypatch: 
     actor = MakeBlocks(FromDecoder(Pretrained(tmp_path, tmp_path), DRAWING, [], 4), tmp_path, None)
     # block 0 is already finished, so it needs no budget
     assert actor(pa.table({"block": ["0"], "first": [0], "count": [2]}))["texts"] == [2]
-    with pytest.raises(BudgetError, match="stopped before a block"):
+    with pytest.raises(BudgetError, match="stopped before its next block"):
         actor(pa.table({"block": ["1"], "first": [2], "count": [2]}))
     assert spent_seconds(tmp_path) == 1.5
 

@@ -25,14 +25,14 @@ def test_the_shipped_formats_contain_the_document_once() -> None:
 @pytest.mark.parametrize(
     ("text", "formats", "said"),
     [
-        ("a: {prompt: 'no place'}", ["a"], "does not contain {document} once"),
-        ("a: {prompt: '{document}', pair: true}", ["a"], "or other fields"),
-        ("a: [1]", ["a"], "has no prompt"),
+        ("a: {prompt: 'no place'}", ["a"], "does not contain {document} exactly once"),
+        ("a: {prompt: '{document}', pair: true}", ["a"], "or has fields other than"),
+        ("a: [1]", ["a"], "has no `prompt` text"),
         ("[1]", ["a"], "has no formats"),
         ("a: {", ["a"], "cannot be read"),
         ("a: {prompt: '{document}'}", ["b"], "no format 'b'"),
-        ("a: {prompt: '{document}'}", [], "empty, or with a format twice"),
-        ("a: {prompt: '{document}'}", ["a", "a"], "empty, or with a format twice"),
+        ("a: {prompt: '{document}'}", [], "must name at least one format, and each format only once"),
+        ("a: {prompt: '{document}'}", ["a", "a"], "must name at least one format, and each format only once"),
     ],
 )
 def test_faulty_templates_are_named(text: str, formats: list[str], said: str, tmp_path: Path) -> None:

@@ -51,7 +51,9 @@ def test_the_files_of_the_model_arrive_in_a_private_repository(hub: FakeHub, mod
 
 def test_a_broken_push_keeps_the_model_and_goes_on(hub: FakeHub, model: Path) -> None:
     hub.breaks_at = "/commit/"
-    with pytest.raises(HubError, match=r"was not pushed: the Hub answered with status 500") as raised:
+    with pytest.raises(
+        HubError, match=r"the push to me/bert-physics failed: the Hub answered with status 500"
+    ) as raised:
         push_folder(model, "me/bert-physics")
     assert f"The model stays in {model}" in raised.value.what
     assert f"dontstop push {model} me/bert-physics" in raised.value.fix
@@ -165,7 +167,7 @@ def test_neither_the_token_nor_a_signed_address_is_in_an_error(
 
 def test_a_card_that_the_hub_would_refuse_is_named(hub: FakeHub, model: Path) -> None:
     (model / "README.md").write_text("---\nmodel-index: [{name: a}]\n---\n")
-    with pytest.raises(HubError, match=r"the head of .*README.md is not valid: "):
+    with pytest.raises(HubError, match=r"the YAML header of .*README.md is not valid: "):
         push_folder(model, "me/m")
     assert not hub.files
 

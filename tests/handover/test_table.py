@@ -55,7 +55,7 @@ def test_a_missing_package_is_named_with_its_command(
     kind: str, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=rf"names {kind}, .* not installed\n.*pip install 'dontstop\[{kind}\]'"):
+    with pytest.raises(ConfigError, match=rf"names {kind}, .* not installed: .*\n.*pip install 'dontstop\[{kind}\]'"):
         check_kinds(exporting([kind], "causal"), tiny_bert)
 
 
@@ -64,7 +64,7 @@ def test_a_kind_that_would_ignore_added_modules_is_refused(tiny_bert: Path, tmp_
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "additions": [{"kind": "adapters", "size": 4}]}))
     check_kinds(exporting(["transformers"]), folder)
-    with pytest.raises(ConfigError, match=r"gliner would ignore the adapters"):
+    with pytest.raises(ConfigError, match=r"gliner would ignore the modules .*: adapters"):
         check_kinds(exporting(["gliner"]), folder)
     with pytest.raises(ModelError, match=r"cannot be exported as gliner \(export.kinds\)"):
         write_kinds(ExportedModel(folder, exporting(["gliner"])))
@@ -87,7 +87,7 @@ def test_an_own_kind_is_written_and_shown_in_the_card(tiny_bert: Path, tmp_path:
 def test_kinds_for_vectors_pool_by_the_mean_without_another_setting(tiny_bert: Path) -> None:
     found = exported_vectors(exporting(["tei"]), tiny_bert, None, ["tei"])
     assert found == SentenceVectors("mean", max_length=128)
-    with pytest.raises(ConfigError, match=r"is none, but export.kinds names setfit, tei"):
+    with pytest.raises(ConfigError, match=r"is none, but export.kinds needs sentence vectors for setfit, tei"):
         exported_vectors(exporting([], sentence_transformers="none"), tiny_bert, None, ["setfit", "tei"])
 
 
@@ -107,7 +107,10 @@ def test_tei_gets_the_files_that_it_reads(tiny_bert: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("vectors", "fault"),
-    [(SentenceVectors("max", max_length=64), "has no pooling max"), (SentenceVectors("mean"), "no max_seq_length")],
+    [
+        (SentenceVectors("max", max_length=64), "does not support the pooling max"),
+        (SentenceVectors("mean"), "no max_seq_length"),
+    ],
 )
 def test_tei_refuses_what_it_would_stop_at(
     vectors: SentenceVectors, fault: str, tiny_bert: Path, tmp_path: Path

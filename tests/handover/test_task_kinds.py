@@ -91,7 +91,7 @@ def test_gliner_gets_its_settings_and_the_entities(model: ExportedModel) -> None
 
 
 def test_gliner_refuses_decoders(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="GLiNER needs an encoder, and gpt2 is trained as a decoder"):
+    with pytest.raises(ConfigError, match="GLiNER needs an encoder, but gpt2 is trained as a decoder"):
         ToGliner().refuse(exporting(["gliner"], "causal"), decoder(tmp_path / "model", "gpt2", bytewise()))
 
 

@@ -66,5 +66,5 @@ def test_the_error_names_the_first_vector_that_is_not_finite(wrong: float) -> No
 
 
 def test_another_dimension_is_refused() -> None:
-    with pytest.raises(DataError, match=r"shape \[4, 3\] where \[n, 5\] is needed"):
+    with pytest.raises(DataError, match=r"shape \[4, 3\] instead of \[n, 5\]"):
         unit_rows(np.ones((4, 3)), 5)

@@ -69,9 +69,9 @@ def test_results_are_filled_up_if_lists_hold_too_few_vectors(index: VectorIndex)
 
 
 def test_invalid_searches_are_refused(index: VectorIndex) -> None:
-    with pytest.raises(DataError, match="1201 neighbours are requested, but the index has only 1200"):
+    with pytest.raises(DataError, match=r"1201 neighbours are requested, but .* number of vectors, 1200"):
         index.search(QUERIES, 1201)
-    with pytest.raises(DataError, match=r"shape \[30, 15\] where \[n, 16\] is needed"):
+    with pytest.raises(DataError, match=r"shape \[30, 15\] instead of \[n, 16\]"):
         index.search(QUERIES[:, :15], 3)
     with pytest.raises(DataError, match="vector 0 of 1 has numbers that are not finite"):
         index.search(np.full((1, 16), np.nan), 3)
@@ -103,14 +103,14 @@ def test_a_search_can_be_limited_to_some_vectors(
     else:
         np.testing.assert_array_equal(found, truth[1])
         np.testing.assert_array_equal(distances, truth[0])
-    with pytest.raises(DataError, match=f"{len(only) + 1} neighbours are requested, .* has only {len(only)} "):
+    with pytest.raises(DataError, match=f"{len(only) + 1} neighbours are requested, .* number of vectors, {len(only)}"):
         narrowed.search(QUERIES, len(only) + 1)
 
 
 def test_a_folder_without_a_finished_index_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no finished index"):
         VectorIndex.open(tmp_path)
-    with pytest.raises(DataError, match="there is no vector"):
+    with pytest.raises(DataError, match="there are no vectors to index"):
         indexed(tmp_path, np.zeros(0, np.int64), np.zeros((0, 4)))
     with pytest.raises(DataError, match="holds no finished index"):
         VectorIndex.open(tmp_path)

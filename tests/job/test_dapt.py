@@ -187,7 +187,9 @@ def test_a_relative_folder_for_results_is_refused_on_a_cluster(
         monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     shutil.rmtree(tmp_path / "results", ignore_errors=True)
     said = refused(ConfigError, changed(config, name, "results"))
-    assert f"{name} is relative, but on a cluster a job runs in a throwaway copy of its working directory" in said
+    assert (
+        f"{name} is a relative path, but on a cluster a job runs in a temporary copy of its working directory" in said
+    )
     assert f"--{name} /shared/results" in said
     assert not (tmp_path / "results").exists()
     built(changed(config, name, str(tmp_path / "results")))

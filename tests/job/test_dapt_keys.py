@@ -319,7 +319,7 @@ def test_texts_that_are_only_shown_are_prepared_before_the_training_without_ente
         ({"evaluation.interval_steps": 5, "training.max_steps": 4}, "evaluation.interval_steps is 5, but the training"),
         (
             {"evaluation.interval_steps": 5, "training.stop": StopConfig(patience=1), "method.kind": "average"},
-            "method.kind average exports another model",
+            "method.kind average exports a different model",
         ),
         ({"evaluation.interval_steps": 5, "objective.kind": "rtd"}, "objective.kind rtd"),
     ],

@@ -145,7 +145,9 @@ def test_a_model_with_another_tokenizer_is_measured_in_its_own_tokens(config: Co
 
 def test_pseudo_perplexities_of_different_tokenizers_are_refused(config: Config) -> None:
     asked = replace(config, comparison=replace(config.comparison, pseudo_perplexity=True))
-    with pytest.raises(ConfigError, match=r"comparison\.pseudo_perplexity is measured per token, and DAPT has other"):
+    with pytest.raises(
+        ConfigError, match=r"comparison\.pseudo_perplexity is measured per token, but the models DAPT and base"
+    ):
         built(with_another_tokenizer(asked))
 
 

@@ -115,7 +115,7 @@ def test_a_start_model_from_another_stage_is_an_input_and_changes_the_key(config
     ("wrong", "words"),
     [
         ({"task": TaskConfig(train="a", dev="b")}, "task: test is empty"),
-        ({"task": TaskConfig(name="a b", train="a", dev="b", test="c")}, "name 'a b' cannot name a folder"),
+        ({"task": TaskConfig(name="a b", train="a", dev="b", test="c")}, "name 'a b' cannot be the name of a folder"),
         ({"task": TaskConfig(train="a", dev="b", test="c", metric="entity_f1")}, "metric entity_f1 does not suit kind"),
         ({"tasks": [TaskConfig(name="one", train="a", dev="b", test="c")]}, "two tasks are called 'one'"),
         ({"finetune": FinetuneConfig(seeds=[])}, r"finetune.seeds is \[\]"),

@@ -144,7 +144,7 @@ def test_the_merged_model_has_the_chat_template_of_the_instruct_model(
     (models[1] / "chat_template.jinja").write_text("{{ messages }}")
     (models[1] / "generation_config.json").write_text("{}")
     swapped = asking(config, kind="residual", models=[*map(str, models[::-1])])
-    with pytest.raises(ConfigError, match="the instruct model comes second"):
+    with pytest.raises(ConfigError, match="the second model must be the instruct model"):
         key(swapped)
     context = Context.of(asking(config, kind="residual", models=[*map(str, models)]))
     finished = ensure(merge_stages(context), context.store)

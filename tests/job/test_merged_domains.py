@@ -76,9 +76,9 @@ def test_each_domain_has_its_own_weight(config: Config) -> None:
     [
         ({"kind": "interpolate"}, "merge.kind interpolate takes no more than 1 model"),
         ({"kind": "residual"}, "merge.kind residual takes no more than 2 models"),
-        ({"models": ["runs/export/one"]}, "the models are those of the domains"),
+        ({"models": ["runs/export/one"]}, "merges the models of the sequence's domains"),
         ({"weights": [1.0]}, "merge.weights has 1 numbers, but there are 3 domains"),
-        ({"shares": [0.3, 0.5]}, "a sequence hands on one model"),
+        ({"shares": [0.3, 0.5]}, "a sequence continues with one merged model"),
     ],
 )
 def test_wrong_merge_settings_are_refused(config: Config, section: dict[str, Any], message: str) -> None:

@@ -157,15 +157,15 @@ def test_stages_of_a_chain_train_on_the_selection_of_another_stage(config: Confi
     [
         (
             {"job": "finetune", "task": TASK, "from": "chosen"},
-            "chosen selects text, which job finetune cannot train on",
+            "chosen, which selects text, but finetune jobs cannot train on text",
         ),
         ({"job": "tapt", "task": TASK, "from": ["chosen", "chosen"]}, "chosen and chosen, which both select text"),
         ({"job": "tapt", "task": TASK, "from": ["dapt", "dapt"]}, "dapt and dapt, which both make a model"),
         ({"job": "tapt", "task": TASK, "from": "chsen"}, "unknown key chsen in stage"),
-        ({"job": "tapt", "task": TASK, "from": "chosen"}, "and select.pool_paths is set too"),
+        ({"job": "tapt", "task": TASK, "from": "chosen"}, "but select.pool_paths is set too"),
         (
             {"job": "dapt", "from": "chosen", "corpus.paths": "data/more.jsonl", **NO_POOL},
-            "and a selection in its place",
+            "both a corpus and a selection of documents are configured",
         ),
         ({"job": "dapt", "from": "dapt", **NO_POOL}, "corpus.paths is empty"),
         (

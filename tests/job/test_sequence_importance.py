@@ -130,7 +130,7 @@ def test_attention_dropout_changes_the_views(config: Config) -> None:
 def test_an_unsupported_architecture_is_refused(config: Config) -> None:
     file = Path(config.model.path) / "config.json"
     file.write_text(json.dumps({"model_type": "ernie", "max_position_embeddings": 128}))
-    with pytest.raises(ModelError, match="the units of ernie models are not known"):
+    with pytest.raises(ModelError, match="the layer names of ernie models are not known"):
         built(config)
     assert sequence_stages(Context.of(replace(config, method=MethodConfig("plain")))).steps
 

@@ -37,7 +37,7 @@ def with_sources(config: Config, *sources: SourceConfig) -> Config:
     [
         ({"order": ["cs", "bio", "cs"]}, "names 'cs' twice"),
         ({"order": ["cs", "boi"]}, "did you mean bio"),
-        ({"mode": "joint"}, "no domain follows another"),
+        ({"mode": "joint"}, "does not learn one domain after another"),
     ],
 )
 def test_wrong_sequences_are_refused(config: Config, changes: dict[str, Any], message: str) -> None:

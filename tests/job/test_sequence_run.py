@@ -177,7 +177,7 @@ def test_its_summary_is_shown(das: Ran, capsys: pytest.CaptureFixture[str]) -> N
     shown = capsys.readouterr().err
     assert all(
         text in shown
-        for text in ("Learnt 2 domains with method das, in the order one, two", "plasticity left", "Model: ")
+        for text in ("Learnt 2 domains with method das, in the order one, two", "remaining plasticity", "Model: ")
     )
 
 

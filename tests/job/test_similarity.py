@@ -73,5 +73,5 @@ def test_a_single_domain_or_a_wrong_number_of_models_is_refused(config: Config, 
 def test_models_with_different_tokenizers_are_refused(config: Config, tiny_bert: Path, tmp_path: Path) -> None:
     other = shutil.copytree(tiny_bert, tmp_path / "other")
     exchange_tokens(other)
-    with pytest.raises(ModelError, match="has another tokenizer"):
+    with pytest.raises(ModelError, match="have different tokenizers"):
         built(config, tiny_bert, other)

@@ -81,7 +81,7 @@ def test_the_entity_field_and_the_source_of_a_tagger_are_part_of_the_key(
 
 def test_a_block_that_loses_positions_of_entities_is_refused(config: Config) -> None:
     mended = changed(config, "corpus.cleaning", ["fix_unicode"])
-    with pytest.raises(ConfigError, match=r"corpus\.cleaning has fix_unicode"):
+    with pytest.raises(ConfigError, match=r"the block fix_unicode of corpus\.cleaning"):
         built(replace(mended, objective=ObjectiveConfig(kind="entity", entity_field="names")))
 
 

@@ -14,7 +14,7 @@ SEQUENCE = ["sequence-one", "sequence-two", "all"]
 def test_a_plan_shows_the_stages_and_loads_no_slow_modules(run: Run, job: list[str], tmp_path: Path) -> None:
     ran = run("chain.py", "plan", *job, "--resources.price_per_device_hour=2")
     assert ran.code == 0, ran.err
-    stages, ahead = ran.err.split("what it will take")
+    stages, ahead = ran.err.split("Forecast for the training")
     rows = [row.split("│")[1:3] for row in stages.splitlines() if row.startswith("│") and row.split("│")[1].strip()]
     assert [(stage.strip(), state.strip()) for stage, state in rows] == [(stage, "will run") for stage in STAGES]
     figures = [row.split("│")[1].strip() for row in ahead.splitlines() if row.startswith("│")]
@@ -60,7 +60,7 @@ def test_a_plan_after_a_run_says_what_changed(
     finish(job, tmp_path, monkeypatch)
     assert last_line(run("chain.py", "plan", *job))["metrics"] == {"done": 6, "stages": 6}
     ran = run("chain.py", "plan", *job)
-    assert "what it will take" not in ran.err  # No stage remains, so nothing is forecast.
+    assert "Forecast for the training" not in ran.err  # No stage remains, so nothing is forecast.
     ran = run("chain.py", "plan", *job, "--training.learning_rate=1e-4")
     assert last_line(ran)["metrics"] == {"done": 3, "stages": 6}
     assert ran.err.count("training.learning_rate: 0.0005 -> 0.0001") == 1

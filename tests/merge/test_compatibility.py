@@ -41,13 +41,13 @@ def test_models_with_different_new_tokens_are_refused(tmp_path: Path, tiny_bert:
     two = extended(tmp_path / "two", tiny_bert, ["gluon", "qubit"])
     with pytest.raises(ModelError, match="2 tokens differ, such as 'gluon'") as caught:
         new_tokens(at(tiny_bert), [at(one), at(two)])
-    assert f"id {size} in its vocabulary and id {size + 1} in the other's" in str(caught.value)
+    assert f"id {size} in the first model, id {size + 1} in the second" in str(caught.value)
     assert all(str(folder) in str(caught.value) for folder in (one, two))
 
 
 def test_a_base_with_more_tokens_than_a_model_is_refused(tmp_path: Path, tiny_bert: Path) -> None:
     one = extended(tmp_path / "one", tiny_bert, ["qubit"])
-    with pytest.raises(ModelError, match="such as 'qubit', absent in its vocabulary and id"):
+    with pytest.raises(ModelError, match="such as 'qubit': absent in the first model, id"):
         new_tokens(at(one), [at(tiny_bert)])
 
 

@@ -60,9 +60,9 @@ def test_shares_above_one_need_extrapolate() -> None:
         (2, {"kind": "average", "weights": [0.0, 1.0]}, "cannot use"),
         (2, {"kind": "dare", "weights": [0.0, 0.0]}, "cannot use"),
         (2, {"kind": "dare", "weights": [1.0, float("inf")]}, "cannot use"),
-        (2, {"kind": "ties", "weights": "cosine"}, "decays are for merge.kind average"),
+        (2, {"kind": "ties", "weights": "cosine"}, "only merge.kind average"),
         (1, {"density": 0.5}, "merge.density is set"),
-        (2, {"kind": "ties", "density": 0.0}, "keeps nothing"),
+        (2, {"kind": "ties", "density": 0.0}, "keeps no differences"),
     ],
 )
 def test_invalid_options_are_refused(models: int, fields: dict[str, Any], said: str) -> None:

@@ -84,17 +84,19 @@ def test_models_and_options_that_cannot_work_are_refused(tmp_path: Path) -> None
     check(write_config(tmp_path, made, named))
     check(write_config(tmp_path, made), per_domain=False)
     check(write_config(tmp_path), per_domain=False, streaming=True)
-    with pytest.raises(AdaptError, match="the prototype of a domain is measured on prepared text"):
+    with pytest.raises(AdaptError, match="the mean embedding of a domain is measured on prepared text"):
         check(tmp_path, streaming=True)
-    with pytest.raises(AdaptError, match=r"adapters.width is 8, but .* were made with 64"):
+    with pytest.raises(AdaptError, match=r"adapters.width is 8, but .* were created with 64"):
         check(write_config(tmp_path, made, named), width=8)
-    with pytest.raises(AdaptError, match=r"adapters.per_domain is true, but .* has one set for all domains"):
+    with pytest.raises(
+        AdaptError, match=r"adapters.per_domain is true, but .* has one set of adapters for all domains"
+    ):
         check(write_config(tmp_path, made))
-    with pytest.raises(AdaptError, match=r"adapters.per_domain is false, but .* has a set for each domain"):
+    with pytest.raises(AdaptError, match=r"adapters.per_domain is false, but .* has a set of adapters for each domain"):
         check(write_config(tmp_path, made, named), per_domain=False)
-    with pytest.raises(AdaptError, match=r"has masks, and method.kind adapters cannot be combined with"):
+    with pytest.raises(AdaptError, match=r"already has masks, with which method.kind adapters cannot be combined"):
         check(write_config(tmp_path, {"kind": "masks"}))
-    with pytest.raises(AdaptError, match="the units of t5 models are not known"):
+    with pytest.raises(AdaptError, match="the layer names of t5 models are not known"):
         check(write_config(tmp_path, model_type="t5"))
 
 

@@ -105,11 +105,11 @@ def test_models_and_options_that_cannot_work_are_refused(tmp_path: Path) -> None
         return tmp_path
 
     check(write("experts"))
-    with pytest.raises(AdaptError, match="the prototype of a domain is measured on prepared text"):
+    with pytest.raises(AdaptError, match="the mean embedding of a domain is measured on prepared text"):
         check(write("experts"), streaming=True)
-    with pytest.raises(AdaptError, match=r"has adapters, and method.kind demix cannot be combined with"):
+    with pytest.raises(AdaptError, match=r"already has adapters, with which method.kind demix cannot be combined"):
         check(write("adapters"))
-    with pytest.raises(AdaptError, match="the units of t5 models are not known"):
+    with pytest.raises(AdaptError, match="the layer names of t5 models are not known"):
         check(write("experts", "t5"))
 
 

@@ -59,7 +59,7 @@ def test_only_the_module_trains(ranks: Any, stage: int) -> None:
 
 
 def test_a_model_without_the_module_is_refused() -> None:
-    with pytest.raises(ModelError, match="and BertForMaskedLM has none"):
+    with pytest.raises(ModelError, match="but BertForMaskedLM has no such module"):
         Freeze(FreezeOptions(all_but_module=True)).prepare_model(model(), Setting())
 
 

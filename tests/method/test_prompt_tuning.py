@@ -89,7 +89,7 @@ def check(folder: Path, training: int = 32, evaluation: int = 32, streaming: boo
 def test_models_without_packed_documents_take_no_prompts(tmp_path: Path) -> None:
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "mpnet", "vocab_size": 60, **sizes}))
-    with pytest.raises(ModelError, match="prompts need packed documents, which mpnet models do not take"):
+    with pytest.raises(ModelError, match="prompt needs packed documents, which mpnet models do not support"):
         check(tmp_path)
 
 
@@ -105,19 +105,22 @@ def test_prompts_that_cannot_work_are_refused(tmp_path: Path) -> None:
     check(write_config(tmp_path, made, named), 28, 28)
     check(write_config(tmp_path, made), 28, 28, per_domain=False, streaming=True)
     faults: list[tuple[dict[str, Any], str]] = [
-        ({"length": 128}, "prompt.length is 128, but the model takes 128 tokens, text included"),
-        ({"training": 29}, "training.sequence_length is 29, but with a prompt of 100 vectors the model takes 28 tok"),
+        ({"length": 128}, "prompt.length is 128, but the model takes at most 128 tokens, including the text"),
+        (
+            {"training": 29},
+            "training.sequence_length is 29, but with a prompt of 100 vectors the model takes at most 28 tok",
+        ),
         ({"training": 28, "evaluation": 64}, "evaluation.sequence_length is 64, but with a prompt"),
-        ({"streaming": True}, "the prototype of a domain is measured on prepared text"),
+        ({"streaming": True}, "the mean embedding of a domain is measured on prepared text"),
     ]
     for given, words in faults:
         with pytest.raises(AdaptError, match=words):
             check(write_config(tmp_path), **given)
-    with pytest.raises(AdaptError, match=r"prompt.length is 8, but .* has prompts that were made with 100"):
+    with pytest.raises(AdaptError, match=r"prompt.length is 8, but .* has prompts that were created with 100"):
         check(write_config(tmp_path, made, named), length=8)
-    with pytest.raises(AdaptError, match=r"prompt.per_domain is true, but .* has one set for all domains"):
+    with pytest.raises(AdaptError, match=r"prompt.per_domain is true, but .* has one set of prompts for all domains"):
         check(write_config(tmp_path, made))
-    with pytest.raises(AdaptError, match=r"has adapters, and method.kind prompt cannot be combined with"):
+    with pytest.raises(AdaptError, match=r"already has adapters, with which method.kind prompt cannot be combined"):
         check(write_config(tmp_path, {"kind": "adapters"}))
 
 
@@ -210,15 +213,15 @@ def test_prefixes_that_cannot_work_are_refused(tmp_path: Path) -> None:
     check_prefix(write_prefix_config(tmp_path))
     check_prefix(write_prefix_config(tmp_path, made, named))
     check_prefix(write_prefix_config(tmp_path, made), per_domain=False, streaming=True)
-    with pytest.raises(AdaptError, match="the prototype of a domain is measured on prepared text"):
+    with pytest.raises(AdaptError, match="the mean embedding of a domain is measured on prepared text"):
         check_prefix(tmp_path, streaming=True)
-    with pytest.raises(AdaptError, match=r"prefix.length is 8, but .* has prefixes that were made with 200"):
+    with pytest.raises(AdaptError, match=r"prefix.length is 8, but .* has prefixes that were created with 200"):
         check_prefix(write_prefix_config(tmp_path, made, named), length=8)
-    with pytest.raises(AdaptError, match=r"prefix.per_domain is true, but .* has one set for all domains"):
+    with pytest.raises(AdaptError, match=r"prefix.per_domain is true, but .* has one set of prefixes for all domains"):
         check_prefix(write_prefix_config(tmp_path, made))
-    with pytest.raises(AdaptError, match=r"has prompts, and method.kind prefix cannot be combined with"):
+    with pytest.raises(AdaptError, match=r"already has prompts, with which method.kind prefix cannot be combined"):
         check_prefix(write_prefix_config(tmp_path, {"kind": "prompts"}))
-    with pytest.raises(AdaptError, match="the units of t5 models are not known"):
+    with pytest.raises(AdaptError, match="the layer names of t5 models are not known"):
         check_prefix(write_prefix_config(tmp_path, model_type="t5"))
 
 

@@ -54,11 +54,11 @@ def test_any_method_can_replay_the_past(config: Config) -> None:
 @pytest.mark.parametrize(
     ("kind", "mode", "general", "said"),
     [
-        ("plain", "joint", 0.0, "no domain follows another"),
-        ("plain", "separate", 0.0, "no domain follows another"),
-        ("merge", "continual", 0.0, "no domain follows another"),
+        ("plain", "joint", 0.0, "every training run starts from the initial model"),
+        ("plain", "separate", 0.0, "every training run starts from the initial model"),
+        ("merge", "continual", 0.0, "every training run starts from the initial model"),
         ("replay", "continual", 0.0, r"replay_fraction and replay\.fraction both"),
-        ("plain", "continual", 0.8, r"0.2 and mixture.replay_fraction 0.8 leave no share"),
+        ("plain", "continual", 0.8, r"0.2 and mixture.replay_fraction 0.8 leave no rows"),
     ],
 )
 def test_an_impossible_share_of_past_text_is_refused(
@@ -88,7 +88,7 @@ def test_a_sequence_can_begin_with_one_domain(config: Config) -> None:
 def test_a_job_with_nothing_to_replay_is_refused(config: Config) -> None:
     alone = replace(config, method=MethodConfig("replay"), tasks=[])
     alone = replace(alone, corpus=replace(alone.corpus, sources=[], paths="data/cs.jsonl"))
-    with pytest.raises(ConfigError, match="no domain before") as caught:
+    with pytest.raises(ConfigError, match="neither an earlier domain") as caught:
         dapt_stages(Context.of(alone))
     assert "mixture.replay_paths" in caught.value.fix
 
@@ -127,7 +127,7 @@ def test_replay_without_a_budget_is_refused() -> None:
 
 def test_shares_that_leave_no_rows_for_the_domain_are_refused(config: Config, tmp_path: Path) -> None:
     full = replace(config, mixture=MixtureConfig(replay_paths="data/more.jsonl", replay_fraction=0.6))
-    with pytest.raises(ConfigError, match=r"replay.fraction 0.4 and mixture.replay_fraction 0.6 leave no share"):
+    with pytest.raises(ConfigError, match=r"replay.fraction 0.4 and mixture.replay_fraction 0.6 leave no rows"):
         Replay(ReplayOptions(fraction=0.4)).check(full, tmp_path)
     Replay(ReplayOptions(fraction=0.4)).check(config, tmp_path)
 

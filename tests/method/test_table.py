@@ -96,7 +96,7 @@ def test_the_configuration_chooses_the_method() -> None:
         ("own_method:PullBak", "own_method has no PullBak", "did you mean PullBack?"),
         ("own_method:function", "is no Method", "inherit from adapt.method.base.Method"),
         ("own_method:Needy", "no default for strength", "give every option a default"),
-        ("own_method:Wild", "Options is no dataclass", "frozen dataclass"),
+        ("own_method:Wild", "Options is not a dataclass", "frozen dataclass"),
     ],
 )
 def test_objects_that_are_not_methods_are_refused(own: Path, kind: str, what: str, fix: str) -> None:

@@ -54,7 +54,7 @@ def test_a_base_of_another_vocabulary_is_refused() -> None:
     """Checks that `prepare_model`, which runs before training, refuses a base model with another vocabulary."""
     method, larger = Interpolated(InterpolateOptions(towards="base")), toy.model()
     larger.cls.predictions.bias = torch.nn.Parameter(torch.zeros(99))
-    with pytest.raises(ModelError, match=r"has no cls.predictions.bias of the trained model's shape \[99\]"):
+    with pytest.raises(ModelError, match=r"it has no cls.predictions.bias of shape \[99\]"):
         method.prepare_model(larger, Setting(anchor=START, base=BEFORE, load=loaded))
 
 
@@ -128,8 +128,8 @@ def test_cut_short_says_how_much_of_the_window_was_reached() -> None:
     method = WindowAverage(AverageOptions(window=0.5, points=6))
     method.prepare_model(None, Setting(length=10))  # the planned mean is over steps 5 to 10
     assert method.cut_short(10) == ""
-    assert "over 3 of its 6 points" in method.cut_short(7)
-    assert "which begins after step 5, was not reached" in method.cut_short(4)
+    assert "includes the model at 3 of 6 planned steps" in method.cut_short(7)
+    assert "ended before step 5, after which method.kind average begins" in method.cut_short(4)
 
 
 @pytest.mark.parametrize(

@@ -345,7 +345,7 @@ def test_fisher_information_of_another_model_is_refused(tmp_path: Path) -> None:
     save_file({name: each.contiguous() for name, each in found.sums.items()}, tmp_path / FISHER_FILE)
     assert method.prepare_model(toy.model(), setting)
     save_file({**found.sums, "cls.predictions.bias": torch.zeros(3)}, tmp_path / FISHER_FILE)
-    with pytest.raises(ModelError, match=r"cls.predictions.bias is \[3\] there and \[61\] here"):
+    with pytest.raises(ModelError, match=r"shape of cls.predictions.bias is \[3\] there and \[61\] in this model"):
         method.prepare_model(toy.model(), setting)
 
 

@@ -57,7 +57,7 @@ def test_longer_sequences_are_refused_with_a_reason(tmp_path: Path) -> None:
     scaled = folder(tmp_path, max_position_embeddings=64, rope_scaling=LONG, original_max_position_embeddings=FIRST)
     check_sequence_length(scaled, FIRST, "training.sequence_length")
     with pytest.raises(
-        ConfigError, match="is 9, but the model takes 8 tokens: with LongRoPE, longer documents"
+        ConfigError, match="is 9, but the model takes 8 tokens, because with LongRoPE a longer"
     ) as caught:
         check_sequence_length(scaled, 9, "training.sequence_length")
     assert caught.value.fix == "set training.sequence_length to 8 or less"

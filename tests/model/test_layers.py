@@ -245,6 +245,6 @@ def test_embeddings_norms_and_the_head_belong_to_no_unit(family: str) -> None:
 def test_the_error_names_an_unknown_architecture() -> None:
     model = ready("bert")
     model.config.model_type = "mamba"
-    with pytest.raises(ModelError, match="the units of mamba models are not known") as caught:
+    with pytest.raises(ModelError, match="the layer names of mamba models are not known") as caught:
         layers_of(model)
     assert "adapt/model/architecture.py" in caught.value.fix

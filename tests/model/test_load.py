@@ -77,7 +77,7 @@ def test_tokenizer_much_smaller_than_the_embeddings_is_refused(bert: Path) -> No
 
 def test_different_padding_tokens_are_refused(bert: Path, edit_config: Edit) -> None:
     edit_config(bert, pad_token_id=4)
-    with pytest.raises(ModelError, match=r"padding token is id 0 .* and 4 in"):
+    with pytest.raises(ModelError, match=r"padding token has id 0 .* but id 4 in"):
         load_tokenizer(bert)
 
 

@@ -72,7 +72,7 @@ def test_shards_are_those_in_the_index(tmp_path: Path) -> None:
     names = [file.name for file in model_files(tmp_path)]
     assert names == ["config.json", "model-1.safetensors", "model-2.safetensors", "model.safetensors.index.json"]
     (tmp_path / "model-2.safetensors").unlink()
-    with pytest.raises(ModelError, match=r"index names: model-2.safetensors"):
+    with pytest.raises(ModelError, match=r"index.json names: model-2.safetensors"):
         locate(str(tmp_path))
 
 
@@ -215,7 +215,8 @@ def test_a_peft_adapter_is_refused_with_advice(tmp_path: Path, with_config: bool
     error = refused(tmp_path)
     assert (
         error.what
-        == f"{tmp_path} is a PEFT adapter (adapter_config.json) and no model: it holds what is added to owner/base"
+        == f"{tmp_path} is a PEFT adapter (adapter_config.json), not a model: its weights are added to those of"
+        " owner/base"
     )
     assert "merge_and_unload" in error.fix
     assert "owner/base" in error.fix
@@ -266,7 +267,7 @@ def test_a_folder_that_contains_model_folders_is_refused(tmp_path: Path) -> None
     for step in ("checkpoint-1", "checkpoint-2"):
         write(tmp_path / "run" / step, "config.json", "model.safetensors")
     error = refused(tmp_path / "run")
-    assert "has no config.json, but folders in it do: " in error.what
+    assert "has no config.json, but it contains model folders: " in error.what
     assert f"such as {tmp_path / 'run' / 'checkpoint-2'}" in error.fix
     snapshot = write(tmp_path / "models--a--b" / "snapshots" / "0af", "config.json")
     assert str(snapshot) in refused(tmp_path / "models--a--b").fix
@@ -275,9 +276,9 @@ def test_a_folder_that_contains_model_folders_is_refused(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (["model.Q4.gguf"], "found: model.Q4.gguf, GGUF, which is made for llama.cpp"),
+        (["model.Q4.gguf"], "found: model.Q4.gguf, a GGUF file, which is made for llama.cpp"),
         (["config.json", "model.Q4.gguf"], "GGUF"),
-        (["config.json", "tf_model.h5"], "tf_model.h5, TensorFlow's"),
+        (["config.json", "tf_model.h5"], "tf_model.h5, a TensorFlow file"),
         (["config.json", "flax_model.msgpack"], "Flax"),
         (["config.json", "model.onnx"], "ONNX"),
         (["consolidated.00.pth"], "a pickle, which is not read because it can run code"),
@@ -299,9 +300,9 @@ def test_archives_and_other_files_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "model", "config.json", "model.safetensors")
     write(tmp_path, "alone.safetensors", "model.gguf", "model.tar.gz")
     assert refused(tmp_path / "model" / "model.safetensors").fix.endswith(
-        f"give the folder that it is in: {tmp_path / 'model'}"
+        f"give the folder of this file: {tmp_path / 'model'}"
     )
-    assert refused(tmp_path / "alone.safetensors").what.endswith("is a file")
+    assert refused(tmp_path / "alone.safetensors").what.endswith("is a file, not the folder of a model")
     assert "llama.cpp" in refused(tmp_path / "model.gguf").what
     assert "unpack it" in refused(tmp_path / "model.tar.gz").fix
 
@@ -322,6 +323,6 @@ def test_the_address_of_a_web_page_is_refused(address: str, fix: str) -> None:
 def test_a_pointer_of_git_lfs_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "config.json")
     (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
-    with pytest.raises(ModelError, match=r"model\.safetensors is a pointer of Git LFS") as caught:
+    with pytest.raises(ModelError, match=r"model\.safetensors is a Git LFS pointer") as caught:
         check_weights(tmp_path)
     assert "git lfs pull" in caught.value.fix

@@ -98,5 +98,5 @@ def test_attention_dropout_has_a_default_per_model_type(tmp_path: Path) -> None:
 def test_invalid_safetensors_files_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(b"\2" + b"\0" * 7 + b"{}")
-    with pytest.raises(ModelError, match="no safetensors file"):
+    with pytest.raises(ModelError, match="not a safetensors file"):
         read_header(file)

@@ -39,9 +39,9 @@ def test_entries_select_parameters(freeze: list[str], expected: list[str]) -> No
     ("entry", "what", "fix"),
     [
         ("layers:4", "has layers:4, but the model has 3 layers", "layers:3 at most"),
-        ("*.attn.*", "'*.attn.*', which fits no parameter", "embeddings, layers:N, or a pattern"),
-        ("bert.embeddings.word_embedding.weight", "fits no parameter", f"did you mean {NAMES[0]}?"),
-        ("embedding", "fits no parameter", "embeddings"),
+        ("*.attn.*", "'*.attn.*', which matches no parameter", "embeddings, layers:N, or a pattern"),
+        ("bert.embeddings.word_embedding.weight", "matches no parameter", f"did you mean {NAMES[0]}?"),
+        ("embedding", "matches no parameter", "embeddings"),
         ("*", "leaves no parameter to train", "freeze fewer"),
     ],
 )
@@ -53,7 +53,7 @@ def test_an_entry_that_fits_no_parameter_is_refused(entry: str, what: str, fix: 
 
 
 def test_layers_of_an_unknown_architecture_are_refused_and_patterns_are_not() -> None:
-    with pytest.raises(ModelError, match="units of mystery models are not known"):
+    with pytest.raises(ModelError, match="layer names of mystery models are not known"):
         frozen_names(NAMES, "mystery", ["layers:1"])
     assert frozen_names(NAMES, "mystery", ["cls.*"]) == {NAMES[-1]}
 
@@ -83,5 +83,5 @@ def test_checkpoints_without_the_base_models_prefix_fit_the_same_patterns(tmp_pa
     model.transformer.save_pretrained(tmp_path)  # names begin with "h.0", as in GPT-2 on the Hub
     check_trained(TrainingConfig(freeze=["transformer.h.0.*"]), tmp_path)
     check_trained(TrainingConfig(freeze=["*.attn.*", "embeddings", "layers:1"]), tmp_path)
-    with pytest.raises(ConfigError, match="fits no parameter"):
+    with pytest.raises(ConfigError, match="matches no parameter"):
         check_trained(TrainingConfig(freeze=["transformer.h.7.*"]), tmp_path)

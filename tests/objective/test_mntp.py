@@ -147,7 +147,7 @@ def test_models_and_objectives_that_do_not_fit_are_refused(tmp_path: Path, tiny_
         assert said in str(caught.value)
     check_architecture(tmp_path / "turned", causal=False, shifted=True)
     check_architecture(start.model, causal=False, shifted=True, turned=True)
-    with pytest.raises(ModelError, match="sees both sides"):
+    with pytest.raises(ModelError, match="with bidirectional attention"):
         write_turned(Pretrained(tmp_path / "turned", tmp_path / "turned", False), tmp_path)
 
 

@@ -136,7 +136,7 @@ def test_settings_without_effect_are_refused(changed: dict[str, Any]) -> None:
 
 def test_methods_and_jobs_that_need_a_language_model_are_refused(tmp_path: Any) -> None:
     check_method(replace(RTD, method=MethodConfig("l2sp")), tmp_path)
-    with pytest.raises(ConfigError, match="lora does not train the generator"):
+    with pytest.raises(ConfigError, match="lora cannot train the two models"):
         check_method(replace(RTD, method=MethodConfig("lora")), tmp_path)
     given = ["--corpus.paths=a", "--objective.kind=rtd", "--rtd.embeddings=shared"]
     assert parse(given, "x").objective_options == RtdOptions(embeddings="shared")

@@ -101,7 +101,7 @@ def test_keys_are_not_abbreviated() -> None:
 @pytest.mark.parametrize("content", ["training:\n", "training: 5\n", "training: [1]\n", "seed: 1\ntraining: null\n"])
 def test_a_section_must_hold_fields(write: Callable[..., str], content: str) -> None:
     file = write(content)
-    assert refused(PATHS, "--config", file).what == f"training in {file} holds no fields"
+    assert refused(PATHS, "--config", file).what == f"training in {file} has no fields"
 
 
 BROKEN = [
@@ -124,7 +124,7 @@ def test_invalid_yaml_is_named_with_the_line(write: Callable[..., str], content:
 @pytest.mark.parametrize("content", ["", "# only this\n", "- a\n- b\n", "text\n", "7\n"])
 def test_a_file_without_keys_is_named(write: Callable[..., str], content: str) -> None:
     file = write(content)
-    assert refused(PATHS, "--config", file).what == f"{file} holds no `key: value` lines"
+    assert refused(PATHS, "--config", file).what == f"{file} has no `key: value` lines"
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -150,10 +150,10 @@ def test_config_without_a_file() -> None:
 def test_a_repeated_key_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "twice.yaml"
     file.write_text("corpus:\n  paths: a\ntraining: {max_steps: 1}\nname: x\ncorpus:\n  paths: b\n")
-    with pytest.raises(ConfigError, match=r"corpus stands twice in .*, in lines 1 and 5"):
+    with pytest.raises(ConfigError, match=r"corpus occurs twice in .*, in lines 1 and 5"):
         parsed("--config", str(file))
     file.write_text("corpus: {paths: a, sources: [{name: a, paths: x,\n name: b}]}\n")
-    with pytest.raises(ConfigError, match=r"name stands twice in .*, in lines 1 and 2"):
+    with pytest.raises(ConfigError, match=r"name occurs twice in .*, in lines 1 and 2"):
         parsed("--config", str(file))
     file.write_text("corpus: &a {paths: a}\nmixture: {<<: {order: sequential}}\n")
     assert parsed("--config", str(file)).corpus.paths == "a"
@@ -162,7 +162,7 @@ def test_a_repeated_key_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "what", "fix"),
     [
-        ("name: a\n\tseed: 1\n", "line 2", "blanks in place of tabs"),
+        ("name: a\n\tseed: 1\n", "line 2", "spaces instead of tabs"),
         ("corpus:\n  paths: *.jsonl\n", "line 2", "'*.jsonl'"),
         ("name: @x\n", "line 1", "in quotes"),
         ("name: a: b\n", "line 1", "in quotes"),
@@ -182,7 +182,7 @@ def test_messages_suggest_a_fix_for_invalid_yaml(
 
 def test_a_field_given_below_its_section_and_by_its_dotted_name(write: Callable[..., str]) -> None:
     file = write("training.beta1: .9\nname: x\ntraining:\n  beta1: .8\n")
-    assert refused(PATHS, "--config", file).what == f"training.beta1 stands twice in {file}, in lines 1 and 4"
+    assert refused(PATHS, "--config", file).what == f"training.beta1 occurs twice in {file}, in lines 1 and 4"
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_a_short_form_names_the_field(name: str, meant: str) -> None:
 @pytest.mark.parametrize(
     ("content", "fix"),
     [
-        ("training:\n  learning_rate:1\n", "a blank after each colon"),
+        ("training:\n  learning_rate:1\n", "a space after each colon"),
         ("method: replay\n", "write `method: {kind: replay}`"),
         ("model: bert-base-uncased\n", "write `model: {path: bert-base-uncased}`"),
         ("corpus: data.jsonl\n", "write `corpus: {paths: data.jsonl}`"),
@@ -209,16 +209,16 @@ def test_a_short_form_names_the_field(name: str, meant: str) -> None:
 )
 def test_a_section_given_as_a_text_is_refused(write: Callable[..., str], content: str, fix: str) -> None:
     error = refused("--config", write(content))
-    assert "and not fields with values" in error.what
+    assert "but must have fields with values" in error.what
     assert fix in error.fix
 
 
 @pytest.mark.parametrize(
     ("given", "what"),
     [
-        ("corpus.sources: [os.path]", "entry 1 of corpus.sources is 'os.path', and not fields"),
-        ("corpus.decontaminate: [test.jsonl]", "entry 1 of corpus.decontaminate is 'test.jsonl', and not fields"),
-        ("tasks: [antigravity.Task]", "entry 1 of tasks is 'antigravity.Task', and not fields"),
+        ("corpus.sources: [os.path]", "entry 1 of corpus.sources is 'os.path', but must have fields"),
+        ("corpus.decontaminate: [test.jsonl]", "entry 1 of corpus.decontaminate is 'test.jsonl', but must have fields"),
+        ("tasks: [antigravity.Task]", "entry 1 of tasks is 'antigravity.Task', but must have fields"),
     ],
 )
 def test_an_entry_without_fields_imports_nothing(
@@ -239,13 +239,13 @@ def test_an_entry_without_fields_imports_nothing(
 
 def test_sources_are_a_list(write: Callable[..., str]) -> None:
     error = refused("--config", write("corpus:\n  sources: {wiki: {paths: a}}\n"))
-    assert error.what == "corpus.sources is no list, but fields"
-    assert error.fix.startswith("write a list of them: [{name: ")
+    assert error.what == "corpus.sources must be a list, but has fields"
+    assert error.fix.startswith("write a list of entries: [{name: ")
 
 
 def test_an_option_given_twice(capsys: pytest.CaptureFixture[str]) -> None:
     assert parsed(PATHS, "--training.beta1=.1", "--training.beta1", ".2").training.beta1 == 0.2
-    assert capsys.readouterr().err == "--training.beta1 is given twice: .2 holds, and not .1\n"
+    assert capsys.readouterr().err == "--training.beta1 is given twice: .2 is used, and .1 is ignored\n"
     assert parsed(PATHS, "--seed=1", "--seed=1").seed == 1
     assert parsed("--corpus.paths+=a", "--corpus.paths+=b").corpus.paths == ["a", "b"]
     assert capsys.readouterr().err == ""

@@ -41,12 +41,16 @@ def test_a_value_out_of_range_names_field_value_and_range(
 
 @pytest.mark.parametrize(
     ("given", "fix"),
-    [("[3,1]", "write it as [1, 3]"), ("[0,3]", "use [1, 4] or the like"), ("[-2,-1]", "use [1, 4] or the like")],
+    [
+        ("[3,1]", "write it as [1, 3]"),
+        ("[0,3]", "use a range such as [1, 4]"),
+        ("[-2,-1]", "use a range such as [1, 4]"),
+    ],
 )
 def test_workers_from_few_to_many(write: Callable[..., str], given: str, fix: str) -> None:
     for arguments in ([f"--resources.workers={given}"], ["--config", write(f"resources.workers: {given}\n")]):
         error = refused(PATHS, *arguments)
-        assert error.what == f"resources.workers is {given.replace(',', ', ')}, but needs 1 <= fewest <= most"
+        assert error.what.startswith(f"resources.workers is {given.replace(',', ', ')}, but must be [minimum, maximum]")
         assert fix in error.fix
     for right, read in (("[1,3]", (1, 3)), ("[2, 2]", (2, 2)), ("3", 3)):
         assert parsed(PATHS, f"--resources.workers={right}").resources.workers == read
@@ -83,7 +87,7 @@ CONTRADICTIONS = [
         "corpus.sources, a: paths is set but corpus.sources, a: source",
     ),
     (sources("{name: a, paths: b}", "{name: a, paths: c}"), "two of corpus.sources are called 'a'"),
-    (sources("{name: a/b, paths: b}"), "the name 'a/b' cannot name a folder"),
+    (sources("{name: a/b, paths: b}"), "the name 'a/b' cannot be the name of a folder"),
     (sources("{name: a, paths: b, weight: -1}"), "corpus.sources, entry 1, weight is -1"),
     (sources("{name: a, paths: b, weight: 0}"), "all weights are 0"),
     (sources("{name: a, paths: b, weight: 1}", "{name: b, paths: c}"), "corpus.sources: no weight for b"),
@@ -104,22 +108,28 @@ CONTRADICTIONS = [
     ),
     (
         [PATHS, "--mixture.replay_last=0.1", "--mixture.exhausted=stop"],
-        "mixture.replay_last changes a share along the run, whose length follows from the shares",
+        "mixture.replay_last changes the share of general text during the run, but with mixture.exhausted stop",
     ),
-    ([PATHS, "--name=a/b"], "name 'a/b' cannot name a folder"),
+    ([PATHS, "--name=a/b"], "name 'a/b' cannot be the name of a folder"),
     ([PATHS, "--name="], "name on the command line has no value"),
-    ([PATHS, "--name=.."], "name '..' cannot name a folder"),
-    ([PATHS, "--name=a\nb"], "cannot name a folder"),
-    ([PATHS, "--seed=9223372036854775808"], "seed is 9223372036854775808, but must be within 64 bits"),
-    ([PATHS, "--training.max_tokens=9223372036854775808"], "must be within 64 bits"),
+    ([PATHS, "--name=.."], "name '..' cannot be the name of a folder"),
+    ([PATHS, "--name=a\nb"], "cannot be the name of a folder"),
+    ([PATHS, "--seed=9223372036854775808"], "seed is 9223372036854775808, but must fit in a signed 64-bit integer"),
+    ([PATHS, "--training.max_tokens=9223372036854775808"], "must fit in a signed 64-bit integer"),
     (["--corpus.paths=['', a]"], "corpus.paths, entry 1 on the command line has no value"),
-    ([PATHS, f"--name={'x' * 300}"], "cannot name a folder"),
+    ([PATHS, f"--name={'x' * 300}"], "cannot be the name of a folder"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "message"), CONTRADICTIONS, ids=lambda value: str(value)[-40:])
 def test_fields_that_contradict_each_other(arguments: list[str], message: str) -> None:
     assert message in refused(*arguments).what
+
+
+def test_the_fix_for_a_source_without_text_names_a_field_of_the_source() -> None:
+    assert refused(*sources("{name: a}")).fix == "name the corpus files: `paths: data/*.jsonl.gz`"
+    assert refused(*sources("{name: a, source: dataset}")).fix == "name a dataset: `dataset: owner/name`"
+    assert "--corpus.paths" in refused().fix
 
 
 def test_fields_that_do_not_contradict_each_other() -> None:
@@ -140,7 +150,7 @@ def test_configurations_made_in_python_are_checked_as_well() -> None:
     ("arguments", "message"),
     [
         ([], "the length of the run is not"),
-        (["--training.max_steps=5", "--training.epochs=1"], "a streamed corpus is passed through once"),
+        (["--training.max_steps=5", "--training.epochs=1"], "a streamed corpus is read only once"),
         (["--training.max_tokens=500", "--mixture.replay_paths=b.jsonl"], "a streamed corpus has one source"),
     ],
 )

@@ -348,7 +348,7 @@ def test_an_address_has_a_host_and_a_port(address: str, expected: tuple[str, int
     ["head", "10.0.0.1", "::1:6379", "fd00::1", "[::1]", "head:x", "head:99999", "ftp://head:1", ":6379", "a:1/b"],
 )
 def test_malformed_addresses_are_refused(address: str) -> None:
-    with pytest.raises(ClusterError, match=r"RAY_ADDRESS is .* no address of a Ray cluster") as caught:
+    with pytest.raises(ClusterError, match=r"RAY_ADDRESS is .* not the address of a Ray cluster") as caught:
         endpoint(address, "RAY_ADDRESS")
     assert "[fd00::1]:6379" in caught.value.fix
 
@@ -391,7 +391,7 @@ def test_auto_finds_the_cluster_with_a_node_on_this_machine_but_no_ray_of_a_job(
     with pytest.raises(ClusterError, match=r"several Ray clusters \(10.0.0.1:6379, 10.0.0.2:6379\)"):
         endpoint("auto", "RAY_ADDRESS")
     running[:] = others
-    with pytest.raises(ClusterError, match="RAY_ADDRESS is auto, but no Ray cluster"):
+    with pytest.raises(ClusterError, match="RAY_ADDRESS is auto, but this machine belongs to no Ray cluster"):
         endpoint("auto", "RAY_ADDRESS")
 
 

@@ -74,5 +74,5 @@ def test_signals_end_the_process_while_compiled_code_does_not_return(number: sig
     assert process.stderr.readline() == "ready\n"
     time.sleep(0.2)
     os.kill(process.pid, number)
-    assert "Interrupted: the job was stopped before its end" in process.communicate(timeout=120)[1]
+    assert "Interrupted: the job was stopped before it finished" in process.communicate(timeout=120)[1]
     assert process.returncode == 130

@@ -45,7 +45,7 @@ def test_another_version_of_ray_is_refused_and_the_required_one_is_named(
 ) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda package: version)
     monkeypatch.delitem(sys.modules, "adapt.ray.private")
-    with pytest.raises(ClusterError, match=rf"not tried with Ray {version}") as caught:
+    with pytest.raises(ClusterError, match=rf"not tested with Ray {version}") as caught:
         importlib.import_module("adapt.ray.private")
     assert private.TESTED in caught.value.fix
 

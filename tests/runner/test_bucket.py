@@ -135,7 +135,7 @@ def test_a_store_without_permission_or_conditions_is_named(bucket: S3Bucket, s3:
         bucket.check()
     assert "s3:PutObject" in denied.value.fix
     s3.faults(unconditional=True)
-    with pytest.raises(StorageError, match="lacks conditional writes"):
+    with pytest.raises(StorageError, match="does not support conditional writes"):
         bucket.check()
     s3.faults()
     assert bucket.objects("") == {}

@@ -372,7 +372,7 @@ def test_the_local_lock_is_that_of_the_key(objects: Objects, machines: list[Mach
 
 def test_the_address_of_the_store_must_be_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost:9000")
-    with pytest.raises(ConfigError, match="localhost:9000 is not a URL"):
+    with pytest.raises(ConfigError, match="is not a URL: localhost:9000"):
         mirror_folder("s3://tests/runs", str(tmp_path))
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://localhost:9000")
     cache = tmp_path / "dontstop-buckets" / "a" / "b"

@@ -201,7 +201,7 @@ def test_missing_files_stop_a_run_before_any_stage_starts(store: Store, runs: Pa
     (record.path / "part-1").unlink()
     for look in (ensure, plan_stages, lambda stage, store: ensure_all([stage], store, None, 2)):
         with pytest.raises(
-            StageError, match=f"{record.path} was finished, but its files have changed: part-1 is missing"
+            StageError, match=f"the stage in {record.path} is finished, but its files have changed: part-1 is missing"
         ):
             look(top, store)
     assert ran(runs) == []
@@ -338,7 +338,7 @@ def test_a_flipped_bit_stops_the_stage_that_reads_the_file(
     flip(record.path / "part-1")
     if not same_process:
         new_process.clear()
-    said = f"{record.path} was finished, but its files have changed: part-1 has other content"
+    said = f"the stage in {record.path} is finished, but its files have changed: part-1 has other content"
     with pytest.raises(StageError, match=said) as caught:
         ensure(top, store)
     assert f"delete {record.path / 'stage.json'}" in caught.value.fix
@@ -398,7 +398,7 @@ def test_a_stages_file_named_in_a_configuration_is_compared_with_its_record(stor
     assert Digests().of(file) == record.digests["part-1"]
     flip(file)
     with pytest.raises(
-        StageError, match=f"{file} has other content than stage {record.path.parent.name} wrote"
+        StageError, match=f"{file} has changed since the stage {record.path.parent.name} wrote it"
     ) as caught:
         Digests().of(file)
     assert "use a copy of its folder without stage.json" in caught.value.fix

@@ -44,11 +44,11 @@ def test_untested_versions_are_logged_once_before_any_stage_runs(
     stage.say_untried.cache_clear()
     ensure(toys.diamond(runs), store)
     first, *others = capsys.readouterr().err.splitlines()
-    assert first.startswith("not tried with Ray ")
-    assert "(tried: 2.1); dontstop doctor says what to install" in first
+    assert first.startswith("not tested with Ray ")
+    assert "(tested: 2.1); dontstop doctor says what to install" in first
     ensure(single(lambda *_: Outcome(ToyResult()), rate=0.2), store)
     ensure(toys.diamond(runs), store)
-    assert "not tried" not in f"{others} {capsys.readouterr().err}"
+    assert "not tested" not in f"{others} {capsys.readouterr().err}"
     stage.say_untried.cache_clear()
 
 
@@ -417,7 +417,8 @@ def test_several_failures_are_counted(store: Store) -> None:
     broken = [watched.stage(name, error=DataError(f"no {name}", "bring some")) for name in ("text", "label")]
     needing = watched.stage("needing", *broken)
     with pytest.raises(
-        StageError, match="2 stages failed, and 1 that depend on them were left out; the first: no text"
+        StageError,
+        match="2 stages failed, and 1 more did not run because of these failures; the first failure: no text",
     ):
         ensure_all([needing], store, None, 4)
 

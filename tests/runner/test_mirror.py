@@ -198,7 +198,7 @@ def test_a_record_that_a_stranger_changed_is_named(
     key = f"{bucket_of(one).address.prefix}/{name}"
     client = bucket_of(one)._client()
     client.put_object(Bucket="tests", Key=key, Body=was.body.replace(b'"lines": 32', b'"lines": 33'))
-    with pytest.raises(StageError, match="was changed by something else"):
+    with pytest.raises(StageError, match="was changed by a program other than dontstop"):
         ensure(top, two)
     assert len(list(two.records())) == 3
     assert f"/{name} was changed" in capsys.readouterr().err

@@ -86,7 +86,7 @@ def test_the_form_of_slack_has_one_text(webhook: Receiver) -> None:
     ("error", "text"),
     [
         (DataError("a.jsonl is broken", "delete it"), "a.jsonl is broken"),
-        (KeyboardInterrupt(), "stopped from outside"),
+        (KeyboardInterrupt(), "stopped by Ctrl-C or a signal"),
         (ValueError("no"), "ValueError: no"),
     ],
     ids=["error of the user", "stopped", "error of the program"],

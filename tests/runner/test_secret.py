@@ -76,7 +76,7 @@ def test_a_file_system_without_permissions_is_logged(
 def test_a_key_file_of_another_user_is_refused(tmp_path: Path) -> None:
     secret_of(tmp_path)
     os.chown(key_file(tmp_path), 12345, -1)
-    with pytest.raises(StorageError, match="is not a file of this user"):
+    with pytest.raises(StorageError, match="is not a regular file that belongs to this user"):
         secret_of(tmp_path)
 
 
@@ -87,5 +87,5 @@ def test_a_link_or_an_empty_key_file_is_refused(tmp_path: Path) -> None:
     key_file(tmp_path).unlink()
     (tmp_path / "known").write_text("a" * 64)
     key_file(tmp_path).symlink_to(tmp_path / "known")
-    with pytest.raises(StorageError, match="is not a file of this user"):
+    with pytest.raises(StorageError, match="is not a regular file that belongs to this user"):
         secret_of(tmp_path)

@@ -126,9 +126,9 @@ def test_stages_that_are_only_shown_are_needed_but_are_no_inputs(tmp_path: Path)
 
 def test_two_inputs_with_the_same_name_are_refused() -> None:
     """A key contains inputs by name. If two inputs had the same name, one of them would be missing from the key."""
-    with pytest.raises(StageError, match=r"two of its inputs are called one\.a\.b"):
+    with pytest.raises(StageError, match=r"two inputs of this stage are called one\.a\.b"):
         _ = Reads("x", {"a": {"b": A}, "a.b": B}).inputs
-    with pytest.raises(StageError, match=r"two of its inputs are called one\.a\.b"):
+    with pytest.raises(StageError, match=r"two inputs of this stage are called one\.a\.b"):
         _ = Reads("x", {"a": {"b": A}, "a.b": B}).key
 
 

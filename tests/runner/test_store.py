@@ -90,7 +90,7 @@ def test_keys_with_eight_common_digits_have_separate_folders(store: Store) -> No
 def test_a_folder_with_the_record_of_another_key_is_refused(store: Store) -> None:
     made, other = finished(store, "train", "demo", KEY), KEY[:DIGITS] + OTHER[DIGITS:]
     for look in (store.find, store.known):
-        with pytest.raises(StageError, match=f"{made.path} holds another stage, of key {KEY}"):
+        with pytest.raises(StageError, match=f"{made.path} already holds another stage, whose key is {KEY}"):
             look("train", "demo", other)
 
 
@@ -108,7 +108,9 @@ def test_a_finished_stage_with_changed_files_is_refused(
 ) -> None:
     made = finished(store, "train", "demo", KEY)
     damage(made.path / "model" / "config.json")
-    with pytest.raises(StageError, match=f"{made.path} was finished, but its files have changed: {said}") as caught:
+    with pytest.raises(
+        StageError, match=f"the stage in {made.path} is finished, but its files have changed: {said}"
+    ) as caught:
         store.find("train", "demo", KEY)
     assert f"delete {made.path / 'stage.json'}" in caught.value.fix
     assert store.known("train", "demo", KEY) == made  # `known` does not check files, for callers that only read metrics
@@ -166,7 +168,7 @@ def test_files_where_folders_are_expected_are_skipped(store: Store) -> None:
     (store.root / "prepare" / f"b-{OTHER[:DIGITS]}").write_text("mine")
     assert list(store.records()) == [made]
     for stage, place in (("train", store.root / "train"), ("prepare", store.root / "prepare" / f"b-{OTHER[:DIGITS]}")):
-        with pytest.raises(StageError, match=f"{place} is a file, where stages have a folder"):
+        with pytest.raises(StageError, match=f"{place} is a file, but dontstop needs a folder"):
             store.find(stage, "b", OTHER)
 
 

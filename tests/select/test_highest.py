@@ -96,7 +96,7 @@ def test_a_selection_that_does_not_score_each_text_is_refused(some: list[float],
 def test_excluded_documents_are_not_taken_and_nan_is_refused() -> None:
     assert [text for _, text, _ in highest(Told(NoOptions(), 0), numbered(["1", "-inf", "-5"]), [], 9)] == ["1", "-5"]
     assert float("-inf") == NEVER
-    with pytest.raises(DataError, match="gives text 1 of the pool a score that is no number"):
+    with pytest.raises(DataError, match="gives the text with id 1 of the pool the score NaN"):
         highest(Told(NoOptions(), 0), numbered(["1", "nan"]), [], 9)
 
 

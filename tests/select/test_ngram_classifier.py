@@ -157,7 +157,7 @@ def test_rounds_read_the_pool_once_each_and_once_for_the_sample() -> None:
 
 @pytest.mark.parametrize(("pool", "target", "which"), [(POOL, ["a"], "target"), (["a"], TARGET, "pool")])
 def test_too_few_texts_are_refused(pool: list[str], target: list[str], which: str) -> None:
-    with pytest.raises(DataError, match=f"the {which} of the selection has 1 texts, too few"):
+    with pytest.raises(DataError, match=f"the {which} of the selection has 1 texts, but at least 2"):
         ByClassifier(ClassifierOptions(), 0).learn(given(numbered(pool), target))
 
 

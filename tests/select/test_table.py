@@ -112,7 +112,7 @@ def test_a_users_own_is_taken_with_its_options() -> None:
             "select.kind: there is no 'zzz'",
             "use classifier, dsir, knn, perplexity, random, semdedup, tsds, or package.module:Class",
         ),
-        ("random", {"seed": 1}, "unknown key seed in random", "there is nothing to set"),
+        ("random", {"seed": 1}, "unknown key seed in random", "remove it: random has no options"),
         ("my_selections:Holds", {"wrod": "a"}, "unknown key wrod in my_selections:Holds", "did you mean word?"),
         ("my_selections:Holds", {"times": "often"}, "my_selections:Holds.times takes int, not often", "correct"),
         ("my_selections:Silent", {}, "my_selections:Silent lacks scores", "docs/develop/extending.md"),

@@ -141,7 +141,7 @@ def test_texts_without_known_words_have_no_neighbours(tmp_path: Path) -> None:
     )
     np.testing.assert_array_equal(known[2], unknown[2])
     assert unknown[0].figures()["texts_without_vector"] == 2
-    with pytest.raises(DataError, match="knows nothing of the 2 texts of the target"):
+    with pytest.raises(DataError, match="knows no word of the 2 texts of the target"):
         scored(given(pool, vectors=embedded(tmp_path / "none", POOL, IDS, target[6:])), per_text=2)
 
 
@@ -162,7 +162,7 @@ def test_impossible_searches_are_refused(situation: Given, tmp_path: Path) -> No
     with pytest.raises(DataError, match="holds vectors of the embedder toy, but the queries are"):
         scored(other, per_text=1)
     wide = given(situation.pool, vectors=embedded(tmp_path / "wide", POOL, IDS, clustered(6, 9)))
-    with pytest.raises(DataError, match=r"shape \[6, 9\] where \[n, 8\] is needed"):
+    with pytest.raises(DataError, match=r"shape \[6, 9\] instead of \[n, 8\]"):
         scored(wide, per_text=1)
     broken = given(situation.pool, vectors=embedded(tmp_path / "nan", POOL, IDS, TARGET * np.nan))
     with pytest.raises(DataError, match="not finite"):

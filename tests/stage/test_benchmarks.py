@@ -66,7 +66,7 @@ def test_models_that_cannot_be_measured_are_refused(config: Config, tmp_path: Pa
     own = MtebConfig(own=[OwnMtebTask("pairs", "sts", test=pairs)])
     for changed, said, fix in (
         (replace(config, harness=harness(tmp_path, "choice")), "harness.tasks needs a decoder", "objective.kind"),
-        (replace(config, harness=harness(tmp_path)), "harness.tasks names no task", "name tasks"),
+        (replace(config, harness=harness(tmp_path)), "harness.tasks names no task", "name the tasks"),
         (replace(config, mteb=own), "not exported for sentence vectors", "set export.sentence_transformers to mean"),
     ):
         with pytest.raises(ConfigError, match=said) as caught:

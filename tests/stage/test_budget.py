@@ -92,7 +92,7 @@ def blocks_of_text(folder: Path, done: Done) -> Outcome[ToyResult]:
         text_file, figures_file = files_of_block(folder, f"{number:08d}")
         if not figures_file.exists():
             if (folder / END_FILE).exists():
-                raise BudgetError("the generation stopped before a block")
+                raise BudgetError("text generation stopped before its next block of texts")
             text_file.write_text("")
             figures_file.write_text(json.dumps({"seconds": HOUR}))
             budget.threading.Event().wait(0.05)
@@ -102,7 +102,7 @@ def blocks_of_text(folder: Path, done: Done) -> Outcome[ToyResult]:
 def test_a_generation_stops_before_a_block_and_its_finished_blocks_count(store: Store) -> None:
     stage = Paid("papers", "generate", blocks_of_text)
     with (
-        pytest.raises(BudgetError, match="stopped before a block"),
+        pytest.raises(BudgetError, match="stopped before its next block"),
         within_budget(resources(device_hours=2.5), [stage], store) as admitting,
     ):
         ensure(stage, admitting)
@@ -157,13 +157,16 @@ def test_the_plan_compares_the_expected_time_with_the_budget(store: Store) -> No
     again = Paid("again", "train", idle, {"again": 1})
     goals = [EXPORT, again]
     assert budget_outlook(resources(device_hours=9), goals, store) == (
-        "This needs about 8 device-hours; the budget is 9 (resources.budget). 4 device-hours of it are spent."
+        "The whole run needs about 8 device-hours; the budget is 9 (resources.budget). 4 device-hours are already"
+        " spent."
     )
     said = budget_outlook(resources(device_hours=5, cost=20), goals, store)
     assert "about 8 device-hours; the budget is 5, and about a cost of 16.00; the budget is 20 (resour" in said
-    assert said.endswith("It will stop at the budget with a checkpoint, and goes on if you raise the budget.")
+    assert said.endswith(
+        " The run will stop with a checkpoint when the budget is spent. If you then raise the budget, it continues."
+    )
     said = budget_outlook(resources(device_hours=9), [*goals, OTHER], store)
-    assert "This needs at least 8 device-hours" in said
+    assert "The whole run needs at least 8 device-hours" in said
     assert "The time of 1 stage is not known yet." in said
     assert budget_outlook(ResourcesConfig(), goals, store) == ""
 
@@ -180,7 +183,9 @@ def test_the_plan_counts_what_an_unfinished_training_did_and_lost(store: Store) 
         add_seconds("restart", HOUR / 2)
         log.record(1)
     said = budget_outlook(resources(device_hours=5), [again], store)
-    assert said.startswith("This needs about 4.5 device-hours; the budget is 5 (resources.budget). 1.5 device-hours of")
+    assert said.startswith(
+        "The whole run needs about 4.5 device-hours; the budget is 5 (resources.budget). 1.5 device-hours are already"
+    )
 
 
 def test_a_budget_of_money_needs_a_price() -> None:

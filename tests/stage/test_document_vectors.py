@@ -133,13 +133,13 @@ def test_texts_that_cannot_be_compared_are_refused(
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["broken"] * 3, "has no readable record; of 3, the first is unreadable: malformed JSON"),
+        (["broken"] * 3, "has no readable record; the first of 3 is unreadable: malformed JSON"),
         (
             ["broken"] * 2 + POOL[:8],
             r"2 of 10 records of the pool are unreadable: 2 malformed JSON \(first: .*, record 1\)",
         ),
         (["broken", *POOL[:9]], "1 of 10 records of the pool are unreadable"),
-        (["!", "?"], r"of 2 records all were left out \(2 too short\)"),
+        (["!", "?"], r"all 2 records were left out \(2 too short\)"),
     ],
 )
 def test_a_pool_that_cannot_be_read_is_refused_with_its_counts(
@@ -226,15 +226,15 @@ def dev() -> str:
     ("lines", "message"),
     [
         ([], r"pool\.jsonl: there are no records"),
-        (["broken"] * 3, r"pool\.jsonl has no readable record; of 3, the first is unreadable: malformed JSON"),
+        (["broken"] * 3, r"pool\.jsonl has no readable record; the first of 3 is unreadable: malformed JSON"),
         ([*["broken"] * 3, *documents(SENTENCES[0])], UNREADABLE),
-        (documents("!", "?"), r"of 2 records all were left out \(2 too short\)"),
+        (documents("!", "?"), r"all 2 records were left out \(2 too short\)"),
         (documents(*SENTENCES[:9], "!"), "10 neighbours of each text are needed, but the pool has only 9 documents"),
         (
             [*documents(*SENTENCES[:9]), "DEV"],
             "10 neighbours of each text are needed, but the pool has only 9 documents",
         ),
-        (["DEV"] * 12, r"of 12 records all were left out \(12 in evaluation set dev-and-test\)"),
+        (["DEV"] * 12, r"all 12 records were left out \(12 in evaluation set dev-and-test\)"),
     ],
 )
 def test_a_pool_with_too_few_documents_is_refused_before_it_is_embedded(

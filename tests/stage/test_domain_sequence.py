@@ -259,8 +259,8 @@ def test_every_model_has_a_row_of_scores_and_of_losses(capsys, tmp_path):
 def test_figures_are_shown_with_the_meaning_of_their_sign(capsys, tmp_path):
     text = shown(capsys, tmp_path, average=0.712, forgetting=-0.012, loss_forgetting=0.0314, general_change=None)
     assert row(text, "score at the end", "71.2 points", "mean test score of all tasks; higher is better")
-    assert row(text, "forgetting", "-1.2 points", "mean fall of scores after the domain was learnt")
-    assert row(text, "loss forgetting", "+0.031 nats per token", "mean rise of losses after the domain was learnt")
+    assert row(text, "forgetting", "-1.2 points", "mean fall of a task's score after its domain was learnt")
+    assert row(text, "loss forgetting", "+0.031 nats per token", "mean rise of a domain's loss after it was learnt")
     assert "Mean test score at the end is 71.2 points of 100.\n" in text
     assert "Loss on earlier domains rose by 0.03 nats per token on average while later ones were learnt.\n" in text
     assert "general text" not in text
@@ -268,12 +268,12 @@ def test_figures_are_shown_with_the_meaning_of_their_sign(capsys, tmp_path):
 
 def test_reports_of_the_method_and_the_first_warnings_are_shown(capsys, tmp_path):
     noted = {
-        "title": "plasticity left",
+        "title": "remaining plasticity",
         "columns": ["heads", "inner"],
         "rows": {"after 1 domain": ["0.38\n0.25 to 0.50", "1"]},
     }
     text = shown(capsys, tmp_path, tables=[noted], warnings=[f"layer {n}" for n in range(12)])
-    _, _, table = text.partition("plasticity left")
+    _, _, table = text.partition("remaining plasticity")
     assert row(table, "after 1 domain", "0.38 (0.25 to 0.50)", "1")
     assert "warning: layer 0\nwarning: layer 1\nwarning: layer 2\n9 more warnings are in " in text
     assert "plasticity" not in shown(capsys, tmp_path, method="plain")

@@ -102,8 +102,8 @@ def test_kinds_and_metadata_change_the_key_and_a_push_does_not(tiny_bert: Path, 
     [
         ({"kinds": ["gguf"]}, "so it cannot be exported as gguf"),
         ({"kinds": ["vllm"]}, "bert is trained as an encoder"),
-        ({"license": "apache"}, r"knows no licence 'apache'\n.*did you mean apache-2.0"),
-        ({"language": "English"}, "'English' is no code of a language"),
+        ({"license": "apache"}, r"'apache' is not a licence identifier of the Hugging .*\n.*did you mean apache-2.0"),
+        ({"language": "English"}, "'English' is not a language code"),
     ],
 )
 def test_what_the_model_cannot_have_is_refused_before_the_training(

@@ -91,7 +91,7 @@ def test_a_model_and_a_tokenizer_with_the_words(
     assert [each["id"] for each in listed] == [size, size + 1, size + 2]
     assert {each["word"] for each in listed} == {"hepatitis", "hepatomegaly", "nephritis"}
     assert all("".join(piece.strip("#") for piece in each["pieces"]) == each["word"] for each in listed)
-    assert "with 3 words of a domain as tokens" in (folder / "README.md").read_text()
+    assert "with 3 words of a domain as new tokens" in (folder / "README.md").read_text()
     assert "hepatitis" in err
 
 
@@ -204,7 +204,7 @@ def extended_by(config: Config) -> Finished[Extended]:
 
 
 def test_an_impossible_module_is_refused(config: Config, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="distill compares the model's states before and after the extension"):
+    with pytest.raises(ConfigError, match="distill compares the model's hidden states before and after the extension"):
         key(asking(config, module="exbert", init="distill"))
     causal = replace(config, objective=replace(config.objective, kind="causal"))
     with pytest.raises(AdaptError):
@@ -213,7 +213,7 @@ def test_an_impossible_module_is_refused(config: Config, tmp_path: Path) -> None
     again = replace(config, model=ModelConfig(path=str(gated.path)), corpus=replace(config.corpus))
     texts = [{"text": f"{text} carcinoma and carcinoma"} for text in sentences(10)]
     again = replace(again, corpus=replace(config.corpus, paths=write(tmp_path / "more.jsonl", texts)))
-    with pytest.raises(ModelError, match="has exBERT's module already"):
+    with pytest.raises(ModelError, match="already has exBERT's module"):
         extended_by(asking(again, module="exbert", size=1))
     assert json.loads((extended_by(asking(again, size=1)).path / "config.json").read_text())["additions"]
     with pytest.raises(ModelError, match="cannot be trimmed: it carries exbert"):

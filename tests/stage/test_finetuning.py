@@ -45,5 +45,5 @@ def test_a_split_that_changes_after_it_was_listed_is_refused(context: Context, t
     """The stage's key was computed from the old content of the file, so new content must not be used under that key."""
     listed = stage(context)
     write(tmp_path / "dev.jsonl", labelled(5, 9))
-    with pytest.raises(DataError, match=r"dev\.jsonl has changed since this job looked at it first"):
+    with pytest.raises(DataError, match=r"dev\.jsonl has changed since this job first looked at it"):
         ensure(listed, context.store)

@@ -84,7 +84,7 @@ def test_a_student_may_be_smaller_but_not_larger_than_its_teachers(
     large, small = sized(tmp_path / "large", tiny_bert, 64), sized(tmp_path / "small", tiny_bert, 16)
     training = distil_stages(student(config, large, str(tiny_bert))).training
     assert [str(start.pretrained.model) for start in training.teachers] == [large, str(tiny_bert)]
-    with pytest.raises(ModelError, match="student that is larger than its teacher") as refused:
+    with pytest.raises(ModelError, match="imitating a smaller teacher would limit") as refused:
         distil_stages(student(config, large, small))
     assert refused.value.what.startswith(f"distill.teachers: {small} has ")
     assert "a smaller model.path" in refused.value.fix

@@ -81,7 +81,7 @@ def test_the_metric_that_would_choose_enters_no_key_without_a_choice(config: Con
         ({"training__keep": "best", "evaluation__interval_steps": None}, "training.keep best is set, but nothing is"),
         ({**BEST, "evaluation__probe": None}, "training.keep_metric: intent.dev_macro_f1 is not measured"),
         ({**BEST, "training__keep_metric": "other.dev_macro_f1"}, "other.dev_macro_f1 is not measured"),
-        ({**BEST, "method__kind": "average"}, "method.kind average exports another model"),
+        ({**BEST, "method__kind": "average"}, "method.kind average exports a different model"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_in_plans(config: Config, fields: dict[str, Any], said: str) -> None:

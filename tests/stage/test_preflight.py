@@ -50,7 +50,7 @@ def test_truncated_weights_are_refused(model: Path, keep: int) -> None:
 )
 def test_weights_in_another_format_are_refused(model: Path, content: bytes) -> None:
     (model / "model.safetensors").write_bytes(content)
-    with pytest.raises(ModelError, match="no safetensors file"):
+    with pytest.raises(ModelError, match="not a safetensors file"):
         check_weights(model)
 
 
@@ -102,7 +102,7 @@ def test_the_disk_must_have_room_for_the_model_and_its_checkpoints(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
     check_space(folder, model, 2)
     free -= 1
-    with pytest.raises(StorageError, match="GB free, and checkpoints and model take") as caught:
+    with pytest.raises(StorageError, match="GB free, but the checkpoints and the model need") as caught:
         check_space(folder, model, 2)
     assert str(folder) in caught.value.what
     check_space(folder, model, 1)
@@ -190,7 +190,7 @@ def test_a_generator_must_predict_the_words_of_the_models_vocabulary(tmp_path: P
     check(generator)
     check(wide, embeddings="separate")
     for place, options, said in (
-        (other, {}, "another vocabulary than .* 2 different tokens"),
+        (other, {}, "another vocabulary than .* 2 tokens differ"),
         (headless, {}, "lacks weights of its language model"),
         (wide, {}, "word_embeddings of shape"),
         (generator, {"embeddings": "shared"}, None),

@@ -105,7 +105,7 @@ def test_a_study_that_ends_at_its_budget_pushes_the_finished_models(
     assert not store.record_of(waiting.export)
     said = capsys.readouterr().err
     assert "the study ends here" in said
-    assert "me/b is not pushed, because chemistry is not finished" in said
+    assert "Nothing is pushed to me/b, because chemistry is not finished" in said
 
 
 def test_the_key_depends_on_repository_and_model(tiny_bert: Path, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_unlabelled_texts_are_excluded_too(task: TaskConfig, tmp_path: Path) -> 
 
 def test_a_task_without_remaining_texts_is_refused(task: TaskConfig, tmp_path: Path) -> None:
     write(tmp_path / "train.jsonl", [{"text": "the DEV text", "label": "a"}])
-    with pytest.raises(DataError, match="all texts of task occur in dev or test too"):
+    with pytest.raises(DataError, match="all texts of task task also occur in dev or test"):
         run(texts_of(task, ["train"], [task]), tmp_path)
 
 
@@ -74,7 +74,7 @@ def test_a_split_that_changes_after_it_was_listed_is_refused(task: TaskConfig, t
     """The stage's key was computed from the old content of the file, so new content must not be used under that key."""
     stage = texts_of(task, ["train"], [task])
     write(tmp_path / "dev.jsonl", with_labels(["quite another text"] * 3))
-    with pytest.raises(DataError, match=r"dev\.jsonl has changed since this job looked at it first"):
+    with pytest.raises(DataError, match=r"dev\.jsonl has changed since this job first looked at it"):
         run(stage, tmp_path)
 
 

@@ -72,7 +72,9 @@ def test_a_share_for_text_without_rows_is_refused_by_name() -> None:
     """A source without rows could never fill its share of the mixture."""
     with pytest.raises(DataError, match=r"corpus\.sources: b has weight 3, but no text to train on"):
         mixture(weighted(1, 3), 1000, 0)
-    with pytest.raises(DataError, match=r"replay_fraction is 0\.1, but the files of mixture\.replay_paths have"):
+    with pytest.raises(
+        DataError, match=r"replay_fraction is 0\.1, but the files of mixture\.replay_paths contain no text"
+    ):
         mixture(weighted(1, 3), 1000, 129, 0)
     with pytest.raises(ConfigError, match=r"corpus\.sources: the weights of a, b are all 0"):
         mixture(weighted(0, 0), 1000, 129)  # for example, if the other sources are not trained on
@@ -196,13 +198,13 @@ def test_missing_held_out_text_is_reported_with_a_share_that_works(
 ) -> None:
     texts = [text for text in TEXTS if not is_heldout(text, 0.01)]
     shown = said(trained(config, 0.01), texts, 0.01, tmp_path / "prepared", capsys)
-    assert f"small: nothing will be measured: none of its {len(texts)} documents is held out" in shown
+    assert f"small: no loss will be measured: none of its {len(texts)} documents is held out" in shown
     assert "set it to 0 to train without a measurement" in shown
     found = re.search(r"set corpus\.heldout_fraction to (\S+), which holds out (\d+),", shown)
     assert found
     assert sum(is_heldout(text, float(found[1])) for text in texts) == int(found[2]) >= 6
     again = said(trained(config, float(found[1])), texts, float(found[1]), tmp_path / "again", capsys)
-    assert "nothing" not in again
+    assert "no loss" not in again
     assert "which holds out" not in again
 
 
@@ -210,7 +212,7 @@ def test_too_little_held_out_text_is_reported(
     config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ordered = sorted(TEXTS, key=key_of)
-    for held_out, words in ((1, "nothing will be measured: 1 of its 60"), (3, "only 3 of its 60 documents are held")):
+    for held_out, words in ((1, "no loss will be measured: 1 of its 60"), (3, "only 3 of its 60 documents are held")):
         share = (key_of(ordered[held_out - 1]) + key_of(ordered[held_out])) / 2**65
         assert words in said(trained(config, share), TEXTS, share, tmp_path / str(held_out), capsys)
 
@@ -241,7 +243,7 @@ def test_too_few_texts_for_any_share_are_reported(
     config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown = said(trained(config, 1e-9), TEXTS[:2], 1e-9, tmp_path / "two", capsys)
-    assert "give it more text, or set it to 0" in shown
+    assert "use more text, or set corpus.heldout_fraction to 0" in shown
 
 
 def test_streamed_text_of_unknown_size(config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -258,7 +260,8 @@ def test_a_completely_measured_text_may_be_too_small(capsys: pytest.CaptureFixtu
     warn_of_little(2, "general", "evaluation.general_paths")
     assert capsys.readouterr().err == ""
     warn_of_little(1, "general", "evaluation.general_paths")
-    assert "general: its loss will not be measured, because it has 1 document; add text to" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "the loss on this text will not be measured, because the text has 1 of at least 2 required documents" in said
 
 
 def test_the_regime_counts_how_often_each_text_is_read() -> None:

@@ -43,7 +43,7 @@ def test_a_trimmed_model_predicts_the_same(
         before = base(**old(TEXT, return_tensors="pt")).logits
     assert torch.allclose(after, before[..., kept], atol=1e-6)
     show_result(finished)
-    assert "parameters fewer" in capsys.readouterr().err
+    assert "fewer parameters" in capsys.readouterr().err
 
 
 def test_a_missing_file_is_refused(config: Config) -> None:  # noqa: F811
@@ -64,5 +64,5 @@ def test_a_model_from_scratch_can_be_trained(config: Config, capsys: pytest.Capt
 
 
 def test_scratch_refuses_an_elbow(config: Config) -> None:  # noqa: F811
-    with pytest.raises(ConfigError, match="scratch adds none"):
+    with pytest.raises(ConfigError, match="scratch builds a new vocabulary"):
         change_vocabulary(Context.of(asking(config, action="scratch", size="elbow")))

@@ -78,5 +78,5 @@ def test_domains_are_analyzed_and_shown(config: Config, capsys: pytest.CaptureFi
 def test_a_corpus_without_words_is_refused(config: Config, tmp_path: Path) -> None:
     write(tmp_path / "domain.jsonl", [{"text": "?!"}])
     stage, store = change_vocabulary(Context.of(config)), Context.of(config).store
-    with pytest.raises(DataError, match="corpus has no words"):
+    with pytest.raises(DataError, match="corpus contain no words"):
         ensure(stage, store)

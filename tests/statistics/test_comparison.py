@@ -117,7 +117,7 @@ def test_scores_that_do_not_vary_have_no_p(ours, theirs):
     assert (found.p, found.over, found.is_constant) == (None, (), True)
     many = compare(Tested(np.full(50, ours)), Tested(np.full(50, theirs)))
     assert (many.p, many.low) == (None, None)
-    assert "seeds whose scores do not vary and no predictions" in verdict(many)
+    assert "because the scores do not vary between seeds and there are no predictions" in verdict(many)
 
 
 def test_equal_predictions_of_all_seeds_are_tested_by_examples_only():

@@ -138,11 +138,11 @@ def test_an_undecided_difference_is_given_with_the_seeds_that_would_decide():
     # Two samples that differ by half a standard deviation need 64 values each (Cohen 1988, table 2.4.1).
     assert text.endswith("about 64 seeds per side would probably show a difference (80% of simulated studies)")
     smaller = replace(one, difference=0.001)
-    assert verdict(smaller, margin=0.001).endswith("100 seeds would probably not decide it")
+    assert verdict(smaller, margin=0.001).endswith("even 100 seeds would probably not decide the comparison")
 
 
 def test_without_several_seeds_the_number_that_would_decide_is_not_known():
-    assert verdict(found(0.01, -0.02, 0.04, 0.41)).endswith("because no scores of several seeds vary")
+    assert verdict(found(0.01, -0.02, 0.04, 0.41)).endswith("an estimate needs several seeds with different scores")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,9 @@ def test_the_verdict_says_that_there_are_too_few_seeds():
 
 def test_without_p_the_verdict_claims_nothing():
     text = verdict(found(low=None, high=None, p=None, error=None, least=None))
-    assert text == "+4.1 points; significance cannot be tested with one seed per side and no predictions"
+    assert text == (
+        "+4.1 points; significance cannot be tested, because each side has one seed and there are no predictions"
+    )
     assert not significant(found(p=None))
 
 

@@ -29,7 +29,7 @@ GPUS = NodeKind({"CPU": 16, "GPU": 1}, 0, 8)
 
 
 def test_a_storage_root_without_parent_on_the_cluster_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=f"there is no {tmp_path}/laptop on the cluster"):
+    with pytest.raises(StorageError, match=f"the folder {tmp_path}/laptop does not exist on the cluster"):
         check_storage(tmp_path / "laptop" / "runs")
     assert list(tmp_path.iterdir()) == []
 
@@ -38,7 +38,7 @@ def test_a_node_reports_why_it_cannot_use_the_root(tmp_path: Path) -> None:
     sign = tmp_path / ".seen-1"
     assert "does not see" in try_storage(str(sign), "word")
     sign.write_text("another")
-    assert "other files" in try_storage(str(sign), "word")
+    assert "its files there differ" in try_storage(str(sign), "word")
     sign.write_text("word")
     assert try_storage(str(sign), "word") == ""
 
@@ -66,7 +66,7 @@ def test_room_for_workers_is_counted_per_node() -> None:
         ({"workers": 9, "gpus_per_worker": 1}, r"9 workers with 1 CPU, 1 GPU each can never run.*room for 8 at most"),
         ({"gpus_per_worker": 2}, "room for 0 at most"),
         ({"gpus_per_worker": 0, "cpus_per_worker": 17}, "can never run"),
-        ({}, "it would train on CPUs"),
+        ({}, "the job would train on CPUs"),
     ],
 )
 def test_workers_that_can_never_fit_are_refused(asked: dict[str, float], message: str) -> None:
@@ -189,6 +189,6 @@ def test_secrets_on_the_command_line_are_refused_and_not_repeated(secret: str) -
 def test_secrets_in_the_environment_of_jobs_are_refused(variable: str, tmp_path: Path) -> None:
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster" / "runtime_env.yaml").write_text(f"env_vars:\n  {variable}\n")
-    with pytest.raises(ConfigError, match=f"sets {variable.partition(':')[0]}, which holds a secret") as caught:
+    with pytest.raises(ConfigError, match=f"sets {variable.partition(':')[0]}, which has a secret") as caught:
         runtime_environment(tmp_path)
     assert not any(word in str(caught.value) for word in ("abc", "pass@"))

@@ -90,7 +90,7 @@ def test_a_cluster_without_a_token_is_refused_unless_the_user_allows_it(
     if mode == "disabled":
         connected(address)
         return
-    with pytest.raises(ClusterError, match="asks for no token") as caught:
+    with pytest.raises(ClusterError, match="does not require a token") as caught:
         connected(address)
     assert "RAY_AUTH_MODE=token" in caught.value.fix
     said["code"] = 401
@@ -151,7 +151,7 @@ def test_a_lost_cluster_is_contacted_again(capsys: pytest.CaptureFixture[str]) -
 
     assert followed(FakeClient(happens, [FakeJob("a", "", {})]))[0].status == "SUCCEEDED"
     said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith("the connection is lost (ConnectionError); the job goes on")
+    assert said[0].startswith("the connection to the cluster is lost (ConnectionError); the job continues")
     assert said[1:] == ["the cluster answers again"]
 
 

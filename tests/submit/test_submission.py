@@ -251,20 +251,22 @@ def test_independent_stages_run_at_once_up_to_a_limit(at_once: int, capsys: pyte
     ran(FakeClient(ends), at_once=at_once)
     assert ends.most == at_once
     assert (
-        f"waits: {at_once} jobs are running, the largest number (resources.stages_at_once)" in capsys.readouterr().err
+        f"waits: {at_once} jobs are running, which is the maximum (resources.stages_at_once)" in capsys.readouterr().err
     )
 
 
 def test_a_lost_stage_is_retried_a_limited_number_of_times() -> None:
     client = FakeClient(Ends(b=[None, 0]))
     assert ran(client) == {"finished": 5, "begun": 6}
-    with pytest.raises(StageError, match="1 stages failed, and 1 that depend on them were left out; the first: b: why"):
+    with pytest.raises(
+        StageError, match="1 stages failed, and 1 that depend on them were left out; the first failure: b: why"
+    ):
         ran(FakeClient(Ends(b=[None, None, 0])))
 
 
 def test_a_failure_leaves_out_only_dependent_stages() -> None:
     client = FakeClient(Ends(b=[2]))
-    with pytest.raises(StageError, match="left out; the first: b"):
+    with pytest.raises(StageError, match="left out; the first failure: b"):
         ran(client)
     assert sorted(parts(client)) == ["a", "b", "c", "e"]
 

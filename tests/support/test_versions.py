@@ -41,11 +41,11 @@ def test_the_project_allows_the_tried_minor_versions_and_no_others() -> None:
 
 def test_another_minor_version_is_named(newer: None) -> None:
     assert untried() == [
-        "not tried with Ray 2.61.0 (tried: 2.60)",
-        "not tried with DeepSpeed 0.20.1 (tried: 0.19)",
-        "not tried with transformers 5.24.0 (tried: 5.23)",
+        "not tested with Ray 2.61.0 (tested: 2.60)",
+        "not tested with DeepSpeed 0.20.1 (tested: 0.19)",
+        "not tested with transformers 5.24.0 (tested: 5.23)",
     ]
-    assert untried("ray", "numpy") == ["not tried with Ray 2.61.0 (tried: 2.60)"]
+    assert untried("ray", "numpy") == ["not tested with Ray 2.61.0 (tested: 2.60)"]
     assert install_command() == "pip install ray==2.60.0 deepspeed==0.19.8 transformers==5.23.0"
 
 
@@ -65,18 +65,18 @@ def test_an_unexpected_error_under_an_untried_version_is_not_called_a_bug(
     assert exit_code(fails_with(AttributeError("no attribute x"))) == 70
     what, fix = capsys.readouterr().err.splitlines()
     assert what == "Unexpected: AttributeError: no attribute x"
-    assert "not tried with Ray 2.61.0 (tried: 2.60); not tried with DeepSpeed 0.20.1" in fix
+    assert "not tested with Ray 2.61.0 (tested: 2.60); not tested with DeepSpeed 0.20.1" in fix
     assert "pip install ray==2.60.0" in fix
     assert "a bug" not in fix
 
 
 def test_errors_of_workers_name_untested_versions(newer: None, tmp_path: Path) -> None:
-    assert "not tried with DeepSpeed 0.20.1 (tried: 0.19)" in str(as_ours(RuntimeError("broken"), tmp_path))
+    assert "not tested with DeepSpeed 0.20.1 (tested: 0.19)" in str(as_ours(RuntimeError("broken"), tmp_path))
 
 
 def test_the_doctor_names_untried_versions(newer: None) -> None:
     found = doctor.Requirement("ray", ">=2.60,<2.61").finding()
-    assert str(found) == "fix  not tried with Ray 2.61.0 (tried: 2.60): pip install 'ray>=2.60,<2.61'"
+    assert str(found) == "fix  not tested with Ray 2.61.0 (tested: 2.60): pip install 'ray>=2.60,<2.61'"
 
 
 def test_versions_are_compared_without_importing_the_libraries() -> None:

@@ -93,9 +93,9 @@ def test_all_formats_give_the_same_examples(tmp_path: Path, suffix: str) -> None
         ("single_label", '{"text": "a", "label": ["x"]}', "label is neither a string nor an integer"),
         ("single_label", '{"text": null, "label": "x"}', "no text"),
         ("single_label", '{"text": 3, "label": "x"}', "text is not a string"),
-        ("single_label", '{"text": "\\ud83d", "label": "x"}', "half a character in the text"),
-        ("single_label", '{"text": "a", "label": "\\ud83d"}', "half a character in the label"),
-        ("multi_label", '{"text": "a", "label": ["x", "\\ud83d"]}', "half a character in the label"),
+        ("single_label", '{"text": "\\ud83d", "label": "x"}', "unpaired Unicode surrogate in the text"),
+        ("single_label", '{"text": "a", "label": "\\ud83d"}', "unpaired Unicode surrogate in the label"),
+        ("multi_label", '{"text": "a", "label": ["x", "\\ud83d"]}', "unpaired Unicode surrogate in the label"),
         ("single_label", '{"text": "a", "la', "malformed JSON"),
         ("single_label", '"a"', "not a JSON object"),
         ("multi_label", '{"text": "a", "label": 1}', "label is not a list"),
@@ -211,7 +211,7 @@ def test_half_a_character_in_an_id(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
     path.write_text('{"text": "a", "label": "x", "n": "\\ud83d"}\n{"text": "b", "label": "x", "n": 2}\n')
     (_, found), _ = read_file(TaskConfig(id_field="n"), str(path))
-    assert found == "half a character in the id"
+    assert found == "unpaired Unicode surrogate in the id"
 
 
 REFUSED: dict[str, tuple[dict[str, list[Any]], dict[str, list[Any]], dict[str, Any], str]] = {

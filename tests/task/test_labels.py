@@ -64,21 +64,29 @@ REFUSED: dict[str, tuple[str, dict[str, list[Any]], str]] = {
     "hidden test labels": (
         "single_label",
         {"train": HALVES, "test": [-1] * 30},
-        r"task\.test has no example with a label of task\.train: they are -1 \(the first is .*test\.jsonl, line 1\)",
+        r"task\.test has no example with a label of task\.train: its labels are -1 \(the first .*test\.jsonl, line 1\)",
     ),
-    "other hidden labels": ("single_label", {"train": ["a", "b"], "test": ["?", "?"]}, r"they are \?"),
+    "other hidden labels": ("single_label", {"train": ["a", "b"], "test": ["?", "?"]}, r"its labels are \?"),
     "some hidden labels": (
         "single_label",
         {"train": HALVES, "dev": [*HALVES, -1, -1]},
         r"2 of 32 examples of task\.dev have the label -1.* \(the first is .*dev\.jsonl, line 31\)",
     ),
-    "no label in any test example": ("multi_label", {"train": [["a"], ["b"]], "test": [[], []]}, "they have none"),
+    "no label in any test example": (
+        "multi_label",
+        {"train": [["a"], ["b"]], "test": [[], []]},
+        "its examples have no labels",
+    ),
     "no entity in test": (
         "tokens",
         {"train": [["O", "B-X"]], "test": [["O", "O"]] * 3},
-        r"task\.test has no example with a label of task\.train: they have none",
+        r"task\.test has no example with a label of task\.train: its examples have no labels",
     ),
-    "entities of other types in test": ("tokens", {"train": [["O", "B-X"]], "test": [["O", "B-Y"]]}, "they are B-Y"),
+    "entities of other types in test": (
+        "tokens",
+        {"train": [["O", "B-X"]], "test": [["O", "B-Y"]]},
+        "its labels are B-Y",
+    ),
     "a dev split of one class": (
         "single_label",
         {"train": HALVES, "dev": [0] * 30},
@@ -102,12 +110,12 @@ REFUSED: dict[str, tuple[str, dict[str, list[Any]], str]] = {
     "amounts": (
         "single_label",
         {"train": [f"{number / 10}" for number in range(60)]},
-        r"the labels of task\.train are 60 different numbers, such as 0\.1 \(.*line 2\): amounts",
+        r"the labels of task\.train are 60 different numbers, such as 0\.1 \(.*line 2\); they look like amounts",
     ),
     "a label field that names examples": (
         "single_label",
         {"train": [f"x{number}" for number in range(25)]},
-        r"each of the 25 examples of task\.train has a label of its own, such as 'x0'",
+        r"each of the 25 examples of task\.train has a different label, such as 'x0'",
     ),
 }
 
@@ -184,7 +192,7 @@ def test_vectors_are_refused_by_the_first_check(tmp_path: Path) -> None:
     """A label that is a vector of ones and zeros is refused by `check_task`, before the job computes anything."""
     from adapt.task.prepare_task import check_task
 
-    with pytest.raises(DataError, match="is a vector with a number for each label"):
+    with pytest.raises(DataError, match="is a vector with a number for each class"):
         check_task(task_with(tmp_path, "multi_label", train=[[0, 1, 0]]))
 
 

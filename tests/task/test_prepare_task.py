@@ -126,7 +126,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, list[Any]], type[AdaptError],
         {},
         {"dev": ["broken", "["]},
         DataError,
-        r"dev\.jsonl has no readable record; of 2, the first is unreadable: malformed JSON",
+        r"dev\.jsonl has no readable record; the first of 2 is unreadable: malformed JSON",
     ),
     "words in pairs": ({"kind": "tokens", "pair_field": "label"}, {}, ConfigError, r"task\.pair_field is set"),
 }

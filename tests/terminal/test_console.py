@@ -138,8 +138,8 @@ def test_debug_shows_the_stack_of_an_unexpected_error(capsys: pytest.CaptureFixt
 
 def test_ctrl_c_says_how_to_continue(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(fails_with(KeyboardInterrupt())) == 130
-    fix = "run the same command again: what is finished stays, and a training goes on from its last checkpoint"
-    assert capsys.readouterr() == ("", f"Interrupted: the job was stopped before its end\n  fix: {fix}\n")
+    fix = "run the same command again: finished stages are kept, and training continues from its last checkpoint"
+    assert capsys.readouterr() == ("", f"Interrupted: the job was stopped before it finished\n  fix: {fix}\n")
 
 
 def test_success_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,7 +195,7 @@ def test_a_signal_ends_a_job_once_and_clearly(sent: signal.Signals) -> None:
         process.send_signal(sent)  # A process that is ending ignores further signals.
         out, err = process.communicate("\n", timeout=600)
     assert process.returncode == 130
-    assert err.startswith("closed\nInterrupted: the job was stopped before its end\n")
+    assert err.startswith("closed\nInterrupted: the job was stopped before it finished\n")
     assert "Traceback" not in err
     assert out == "half a line"  # All text that was printed before the end arrives.
 
@@ -394,4 +394,4 @@ def test_a_result_that_cannot_be_written_to_stdout_is_reported_on_stderr(tmp_pat
     ended = subprocess.run(["bash", "-c", script], cwd=ROOT, env={**os.environ, "WORK": WORK}, stderr=subprocess.PIPE)
     assert ended.returncode == 0
     last = ended.stderr.decode().splitlines()[-1]
-    assert last.startswith('the result cannot be written to stdout; it is {"stage": "work"')
+    assert last.startswith('the result could not be written to stdout: {"stage": "work"')

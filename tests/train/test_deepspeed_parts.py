@@ -73,7 +73,7 @@ def refusal(case: Case, holder: str, name: str) -> str:
 def test_a_missing_name_is_reported_before_the_first_step(ranks) -> None:
     (said,) = ranks(1).run(refusals)
     for message, (*_, named) in zip(said, LOST, strict=True):
-        assert f"DeepSpeed {VERSION} has no {named}, which dontstop needs (tried: DeepSpeed " in message
+        assert f"DeepSpeed {VERSION} has no {named}, which dontstop needs (tested: DeepSpeed " in message
         assert "fix: pip install deepspeed==" in message
 
 

@@ -98,9 +98,9 @@ def test_a_group_grows_and_shrinks_with_its_nodes(cluster: Nodes, started: Calla
     assert [row["loss"] for row in rows] == pytest.approx([expected[row["step"] - 1] for row in rows], rel=1e-5)
     said = re.findall(r"train: (training .*)", run.told.read_text())
     assert said == [
-        "training with 1 of 1 to 2 workers",
-        "training goes on with 2 of 1 to 2 workers, as there is room",
-        "training with 1 of 1 to 2 workers",
+        "training with 1 worker (allowed: 1 to 2)",
+        "training goes on with 2 workers (allowed: 1 to 2), because there is room",
+        "training with 1 worker (allowed: 1 to 2)",
     ]
 
 

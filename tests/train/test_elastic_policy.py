@@ -90,12 +90,12 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 def test_it_starts_with_as_many_workers_as_fit(world: World) -> None:
     world.free = {"a": 1, "b": 1}
     assert world.started() == 2
-    assert "training with 2 of 1 to 3 workers" in world.told
+    assert "training with 2 workers (allowed: 1 to 3)" in world.told
 
 
 def test_it_waits_for_the_fewest_workers_and_reports_it(world: World) -> None:
     assert world.started() == 0
-    assert world.told.count("there is room for 0 of 1 to 3 workers") == 1
+    assert world.told.count("there is room for 0 workers (allowed: 1 to 3)") == 1
 
 
 def test_it_grows_after_the_requested_checkpoint_is_stored(world: World) -> None:
@@ -106,7 +106,7 @@ def test_it_grows_after_the_requested_checkpoint_is_stored(world: World) -> None
     world.save(7)
     assert world.running("a") == 3
     assert not world.is_wished
-    assert "goes on with 3 of 1 to 3 workers" in world.told
+    assert "goes on with 3 workers (allowed: 1 to 3)" in world.told
 
 
 def test_no_checkpoint_is_requested_without_room(world: World) -> None:
@@ -206,7 +206,7 @@ def test_restarts_without_a_checkpoint_wait_and_are_limited(world: World) -> Non
     settling = 5  # fewer workers than possible start after the number of free slots has been the same for 5 s
     assert waits == pytest.approx([settling + wait for wait in (0, 2, 4, 8, 16, 32, 60, 60, 60)], abs=1)
     world.running("a", "b", seconds=1)
-    with pytest.raises(TrainingError, match="9 times and saved no checkpoint without progress"):
+    with pytest.raises(TrainingError, match="9 times without saving a checkpoint"):
         failed(world, lost_node)
 
 

@@ -172,12 +172,12 @@ def load_nothing(case, written):
     [
         (0, 0, "delete that folder and run again"),
         (2, 2, "delete that folder and run again"),
-        (0, 2, "resume with the resources it was written with"),
+        (0, 2, "resume with the number of workers and the ZeRO stage of the run that wrote the checkpoint"),
     ],
 )
 def test_a_checkpoint_that_deepspeed_does_not_load_is_refused(ranks, tmp_path: Path, before, after, fix):
     what, told, untouched = ranks(1).run(load_nothing, Case(after, load=tmp_path), Case(before))[0]
-    assert "DeepSpeed can load nothing from " in what
+    assert "DeepSpeed cannot load a checkpoint from " in what
     assert told == fix
     assert untouched
 

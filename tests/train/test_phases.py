@@ -102,13 +102,16 @@ REFUSED: dict[str, tuple[Config, str]] = {
     "a long warm-up": (config({"steps": 3, "warmup_steps": 4}), "entry 1: warmup_steps 4 is longer"),
     "unknown field": (config({"objective": {"mask": 0.1}}), "unknown key mask in training.phases, entry 1, objective"),
     "wrong value": (config({"objective": {"mask_fraction": 2}}), "mask_fraction is 2, but must be >0 and <1"),
-    "replayed files": (config({"mixture": {"replay_paths": "x"}}), "replay_paths, which is the same in all phases"),
-    "unknown source": (config({"weights": {"c": 1.0}}), "weights has 'c', which is no source"),
+    "replayed files": (
+        config({"mixture": {"replay_paths": "x"}}),
+        "replay_paths, which must be the same in all phases",
+    ),
+    "unknown source": (config({"weights": {"c": 1.0}}), "weights has 'c', which is not one of corpus.sources"),
     "no weight": (config({"weights": {"a": 0.0}}), "entry 1: all weights are 0"),
     "a stop": (replace(config({}), mixture=MixtureConfig(exhausted="stop")), r"mixture\.exhausted is stop"),
     "a window": (
         replace(config({}), method=MethodConfig("average"), method_options=AverageOptions()),
-        r"method\.kind average changes with the length",
+        r"method\.kind average depends on the length",
     ),
     "other modules": (
         config({"steps": 1}, {"steps": 1, "objective": {"kind": "rtd"}}),
@@ -130,7 +133,7 @@ def test_contradictions_are_refused_by_name(case: str) -> None:
 
 def test_a_share_below_one_step_is_refused() -> None:
     _, small = phases_of(config({"fraction": 0.99}, {}, max_steps=10))
-    with pytest.raises(ConfigError, match="entry 2 is less than one step of the run of 10 steps"):
+    with pytest.raises(ConfigError, match="entry 2 is shorter than one step: the run has 10 steps"):
         small.steps(RunLength(10, 10))
 
 
@@ -262,8 +265,14 @@ def test_max_flops_counts_the_lengths_of_a_ramp() -> None:
 
 
 WRONG_RAMPS: dict[str, tuple[dict[str, Any], str]] = {
-    "tokens": ({"batch_ramp": [(200, 2), (100, 4)]}, r"batch_ramp is \[\[200, 2\], \[100, 4\]\]: tokens do not ascend"),
-    "values": ({"length_ramp": [(200, 16)]}, r"values up to training\.sequence_length 16 do not ascend"),
+    "tokens": (
+        {"batch_ramp": [(200, 2), (100, 4)]},
+        r"batch_ramp is \[\[200, 2\], \[100, 4\]\], but its token counts do not increase",
+    ),
+    "values": (
+        {"length_ramp": [(200, 16)]},
+        r"its values, with training\.sequence_length 16 at the end, do not increase",
+    ),
     "phases": ({"batch_ramp": [(200, 2)], "phases": [PhaseConfig(steps=3)]}, "batch_ramp and training.phases are both"),
 }
 

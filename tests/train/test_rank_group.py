@@ -98,19 +98,19 @@ def test_ranks_that_end_at_their_start_are_failures_with_a_limit(rules: RestartR
             start(rules, RayTaskError("meet", "Traceback\nRuntimeError: closed", RuntimeError("closed")))
     with pytest.raises(RayActorError):
         start(rules, RayActorError(error_msg="The actor died because its node has died. Node Id: 12"))
-    with pytest.raises(TrainingError, match="the workers failed: workers ended at their start: the worker died"):
+    with pytest.raises(TrainingError, match="the workers failed: workers ended while they started: the worker died"):
         start(rules, RayActorError(error_msg="the worker died"))
     causes = [line["cause"] for line in RestartLog(rules.folder).of_this_job()]
     assert causes == ["failures", "failures", "lost_nodes", "failures"]
     said = (rules.folder / NOTICE_FILE).read_text()
-    assert said.count("workers ended at their start") == 4
+    assert said.count("workers ended while they started") == 4
     assert "RuntimeError: closed; all ranks start again, if resources.max_failures allows" in said
 
 
 def test_our_errors_and_stalls_at_the_start_are_named(rules: RestartRules) -> None:
     with pytest.raises(DataError, match="broken"):
         start(rules, RayTaskError("meet", "Traceback", DataError("broken", "mend it")))
-    stall = Stall("rank 1", "node-2", 7, "the load of the model", -1, 3, 31.0, True, "T", False, "", 7)
+    stall = Stall("rank 1", "node-2", 7, "loading the model", -1, 3, 31.0, True, "T", False, "", 7)
 
     class Killed(Failing):
         def meet(self, worker_group: Any, backend_config: Any) -> None:
@@ -120,9 +120,7 @@ def test_our_errors_and_stalls_at_the_start_are_named(rules: RestartRules) -> No
 
     killed = Killed()
     killed.error = RayActorError(error_msg="the worker died")
-    with pytest.raises(
-        StallError, match=r"rank 1 on node-2 \(process 7\) made no progress for 31 s in the load of the"
-    ):
+    with pytest.raises(StallError, match=r"rank 1 on node-2 \(process 7\) made no progress for 31 s in loading the"):
         killed.on_start(None, RankGroupConfig(rules=rules))
     assert RestartLog(rules.folder).of_this_job() == []
 

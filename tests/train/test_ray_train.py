@@ -62,14 +62,14 @@ def test_a_run_restarts_without_the_damaged_checkpoint(
         (newest / "state.json").unlink()
         (newest / "seal-0-of-1.json").unlink()
         newest.rmdir()
-        return CheckpointError(f"the checkpoint {newest} is not as this job wrote it", "run again")
+        return CheckpointError(f"the checkpoint {newest} has changed since this job wrote it", "run again")
 
     called = fits(monkeypatch, damaged, damaged, lambda: None)
     on_all_ranks(run)
     assert len(called) == 3
     said = capsys.readouterr().err
-    assert f"{folder_name(15)} is not as this job wrote it; training goes on from step 10" in said
-    assert f"{folder_name(10)} is not as this job wrote it; training goes on from step 5" in said
+    assert f"{folder_name(15)} has changed since this job wrote it; training goes on from step 10" in said
+    assert f"{folder_name(10)} has changed since this job wrote it; training goes on from step 5" in said
 
 
 def test_a_run_restarts_without_a_node_on_which_it_failed_twice(
@@ -131,7 +131,7 @@ def test_ranks_that_are_lost_before_their_function_starts_are_started_again_a_li
     monkeypatch.setattr(ray_train, "TorchTrainer", lambda *_, **__: Trainer())
     monkeypatch.setattr(ray_train.time, "sleep", lambda _: None)
     run = replace(run, resources=ResourcesConfig(max_failures=2))
-    with pytest.raises(TrainingError, match="the workers failed: workers ended at their start"):
+    with pytest.raises(TrainingError, match="the workers failed: workers ended while they started"):
         on_all_ranks(run)
     assert len(started) == 3
 

@@ -127,7 +127,7 @@ def test_a_batch_that_workers_cannot_share_is_refused() -> None:
 def test_a_range_of_workers_takes_the_same_passes_with_any_number(batch: int, low: int, more: int, most: int) -> None:
     training, ends = config(global_batch_size=batch, micro_batch=most), (low, low + more)
     if any(batch % end for end in ends):
-        wrong = rf"no multiple of resources\.workers \d+, an end of \[{low}, {ends[1]}\]"
+        wrong = rf"no multiple of resources\.workers \d+, an end of the range \[{low}, {ends[1]}\]"
         with pytest.raises(ConfigError, match=wrong) as caught:
             micro_batch(training, ends)
         for number in re.findall(r"\d+", caught.value.fix):  # the values that the fix names are accepted
@@ -147,7 +147,7 @@ def test_a_range_by_example() -> None:
     assert micro_batch(config(global_batch_size=2048, micro_batch="auto"), (2, 8)) == (256, 4)
     assert micro_batch(config(global_batch_size=12, micro_batch=5), (1, 3)) == (2, 6)
     with pytest.raises(
-        ConfigError, match=r"size 8 is no multiple of resources\.workers 3, an end of \[1, 3\]"
+        ConfigError, match=r"size 8 is no multiple of resources\.workers 3, an end of the range \[1, 3\]"
     ) as caught:
         micro_batch(config(global_batch_size=8), (1, 3))
     assert caught.value.fix == "use 6 or 9, or another number of workers"

@@ -111,9 +111,9 @@ def test_the_cost_of_a_budget_is_the_loss_given_up_on_the_domain() -> None:
         ({"stop": BUDGET}, None, "set evaluation.interval_steps"),
         ({"stop": StopConfig(metric="dev", patience=1)}, 5, "dev is not measured; choose one of domain_loss, general"),
         ({"stop": StopConfig(metric="past_loss", rise=1.0)}, 5, "past_loss is not measured; only later domains"),
-        ({"stop": StopConfig()}, 5, "neither of patience and rise"),
-        ({"stop": StopConfig(patience=1, rise=0.1)}, 5, "both of patience and rise"),
-        ({"stop": StopConfig(rise=0.1, minimum=0.1)}, 5, "minimum belongs to patience"),
+        ({"stop": StopConfig()}, 5, "must have either patience or rise, but has neither"),
+        ({"stop": StopConfig(patience=1, rise=0.1)}, 5, "must have either patience or rise, but has both"),
+        ({"stop": StopConfig(rise=0.1, minimum=0.1)}, 5, "minimum works only with patience"),
         ({"stop": BUDGET, "phases": [PhaseConfig(steps=3)]}, 5, "training.stop and training.phases are both set"),
     ],
 )

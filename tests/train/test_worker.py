@@ -39,4 +39,4 @@ def test_only_a_method_that_depends_on_the_length_gets_it_and_reports_a_short_ru
     assert [setting.length for setting in told] == [None, 8]
     average.prepare_model(None, told[1])
     assert [_cut_short(Method(), 3, 8), _cut_short(average, 8, 8)] == ["", ""]
-    assert "begins after step 4, was not reached" in _cut_short(average, 3, 8)
+    assert "ended before step 4, after which method.kind average begins" in _cut_short(average, 3, 8)

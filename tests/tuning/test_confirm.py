@@ -115,7 +115,7 @@ def test_the_best_trial_is_tested_if_the_unchanged_configuration_failed(
     failed = searched(0.9, None)
     confirm = Confirm.of(search, failed)
     assert (len(confirm.best), confirm.as_it_is) == (3, {})
-    assert "warning: trial 0, your configuration unchanged, failed" in capsys.readouterr().err
+    assert "warning: trial 0 (your unchanged configuration) failed" in capsys.readouterr().err
     scores = {"dev_score": ([0.7, 0.8, 0.9], []), "test_score": ([0.5, 0.6, 0.7], [])}
     found = confirmed(search, failed, scores)
     assert (found.apparent, found.gained, found.selection) == (None, None, None)
@@ -137,7 +137,7 @@ def test_a_test_split_that_is_not_there_is_refused_before_the_first_trial(search
 
 @pytest.mark.parametrize(
     ("seeds", "message"),
-    [([0, 7], r"\[0\] are seeds of the trials"), ([7, 7], "a seed is repeated"), ([-1], "out of range")],
+    [([0, 7], r"already use the seeds \[0\]"), ([7, 7], "a seed is repeated"), ([-1], "out of range")],
 )
 def test_seeds_that_are_not_fresh_are_refused(seeds: list[int], message: str) -> None:
     config = replace(Config(), tune=TuneConfig(fresh_seeds=seeds))

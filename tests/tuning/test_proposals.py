@@ -123,7 +123,9 @@ def test_the_table_shows_the_bounded_figure_and_marks_trials_beyond(tmp_path) ->
     (table,) = [block for block in found.blocks(Fake(tmp_path).record("search", "s")) if isinstance(block, Table)]
     assert table.header == ["trial", "losses.domain.after", BOUND.metric, "seed"]
     assert [row[2] for row in table.rows] == ["0.3000 (beyond)", "0.0500"]
-    assert found.bound_sentence() == "1 of 2 trials keep losses.general.change within 0.1; the best one is among these."
+    assert (
+        found.bound_sentence() == "1 of 2 trials keep losses.general.change within 0.1; the best trial is one of them."
+    )
     without = search_result(rows[1:], 1, [1])
     assert without.bound_sentence().startswith("No trial keeps losses.general.change within 0.1. Trial 1 is nearest")
 
@@ -135,10 +137,18 @@ GENERAL = EvaluationConfig(general_paths="general.jsonl")
 @pytest.mark.parametrize(
     ("bound", "config", "said"),
     [
-        (BoundConfig("losses.general.chang", 0.1), Config(evaluation=GENERAL), "reports no losses.general.chang"),
-        (BoundConfig("tokens", 5), Config(), "reports no tokens that is better on one side"),
+        (
+            BoundConfig("losses.general.chang", 0.1),
+            Config(evaluation=GENERAL),
+            "reports no metric losses.general.chang",
+        ),
+        (BoundConfig("tokens", 5), Config(), "reports no metric tokens, or does not declare"),
         (BOUND, Config(), "needs general text"),
-        (BOUND, Config(evaluation=GENERAL, tune=TuneConfig(scheduler="asha")), "stops trials by their first objective"),
+        (
+            BOUND,
+            Config(evaluation=GENERAL, tune=TuneConfig(scheduler="asha")),
+            "stops trials early by their first objective",
+        ),
     ],
 )
 def test_a_bound_that_cannot_be_checked_is_refused(bound: BoundConfig, config: Config, said: str) -> None:

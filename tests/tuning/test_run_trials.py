@@ -54,7 +54,7 @@ def test_a_trial_that_runs_out_of_memory_goes_on_with_fewer_sequences(
     assert (row.fitting, row.error) == ({"training.micro_batch": 2}, "")
     assert row.settings == {"a.x": 0.01, "training.micro_batch": 2}
     assert (
-        "trial 1: a device ran out of memory with 8 sequences per pass; it continues with training.micro_batch 4"
+        "trial 1: a device ran out of memory with 8 sequences per pass; the trial continues with training.micro_batch 4"
         in (capsys.readouterr().err)
     )
     # The trial ran three times: with micro-batches of 8, 4 and 2 sequences.

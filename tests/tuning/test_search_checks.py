@@ -76,7 +76,7 @@ def test_our_spaces_suit_their_jobs(name: str, given: dict[str, Any]) -> None:
 def test_options_of_a_selection_and_of_its_embedder_can_be_searched(given: dict[str, Any]) -> None:
     own = {**given, "select.kind": "tsds", "select.pool_paths": "data/one.jsonl", "select.per_example": 1}
     check("tapt", own, {"tsds.alpha": tune.uniform(0.1, 0.9), "tfidf.dimension": tune.choice([8, 16])})
-    with pytest.raises(ConfigError, match=r"dsir\.ngram in space\.py changes nothing that is measured"):
+    with pytest.raises(ConfigError, match=r"dsir\.ngram in space\.py does not change anything that this job measures"):
         check("tapt", own, {"dsir.ngram": tune.choice([1, 2])})
 
 
@@ -88,11 +88,19 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "a value out of range": ("finetune", {"finetune.dropout": tune.uniform(0.0, 1.0)}, "dropout is 1.0, but must be"),
     "a seed": ("finetune", {"seed": [1, 2]}, "is a seed"),
     "the seeds": ("finetune", {"finetune.seeds": [[1], [2]]}, "is a seed"),
-    "a field of another job": ("finetune", {"tapt.batch_examples": [16, 32]}, "changes nothing that is measured"),
-    "how it is done": ("tapt", {"training.micro_batch": [1, 2]}, "changes nothing that is measured"),
+    "a field of another job": (
+        "finetune",
+        {"tapt.batch_examples": [16, 32]},
+        "does not change anything that this job measures",
+    ),
+    "how it is done": ("tapt", {"training.micro_batch": [1, 2]}, "does not change anything that this job measures"),
     "inside a phase": ("tapt", {"training.phases.1.learning_rate": [1e-4, 1e-3]}, "is a field inside a phase"),
-    "where": ("tapt", {"storage.root": ["a", "b"]}, "changes nothing that is measured"),
-    "options of a method that is not used": ("tapt", {"l2sp.weight": [0.1, 0.2]}, "unknown key|changes nothing"),
+    "where": ("tapt", {"storage.root": ["a", "b"]}, "does not change anything that this job measures"),
+    "options of a method that is not used": (
+        "tapt",
+        {"l2sp.weight": [0.1, 0.2]},
+        "unknown key|does not change anything",
+    ),
 }
 
 
@@ -120,7 +128,7 @@ def test_a_field_may_matter_only_for_some_values_of_another(given: dict[str, Any
     ("names", "message"),
     [
         ([], "empty"),
-        (["dev_score", "dev_score"], "a name is repeated"),
+        (["dev_score", "dev_score"], "repeats a name"),
         (["dev_scor"], "reports no dev_scor"),
         (["losses.general.after"], "needs general text"),
         (["average"], "reports no average"),

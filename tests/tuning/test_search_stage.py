@@ -146,7 +146,7 @@ def test_trials_are_a_table(tmp_path: Path) -> None:
     said, table, *lines = searched("min", trial(0, 2.0), trial(1, None), trial(2, 1.0)).blocks(record)
     assert said == TextBlock(
         "Trial 2 has the lowest loss of 3 trials, measured on dev: 1, compared with 2 for your "
-        "configuration (rate 0.2).",
+        "configuration. Values of the trial: rate 0.2.",
         is_summary=True,
     )
     assert isinstance(table, Table)
@@ -160,13 +160,13 @@ def test_trials_are_a_table(tmp_path: Path) -> None:
     [
         (
             {"apparent": 0.25, "gained": 0.1, "selection": 0.15},
-            "In dev_score the best trial was better by 0.2500 when it was chosen and is better by +0.1000 with fresh"
-            " seeds: +0.1500 was the luck of selecting the best of many trials.",
+            "In dev_score, the best trial was better than your configuration by 0.2500 in the search, and is better by"
+            " +0.1000 with fresh seeds: +0.1500 is the optimism that comes from selecting the best of many trials.",
         ),
         ({"apparent": 0.25, "gained": 0.1, "selection": None}, None),
         (
             {"apparent": None, "gained": None, "selection": None},
-            "Your configuration failed, so the gain of the best values is not known.",
+            "Trial 0 (your configuration) failed, so the gain of the best values is not known.",
         ),
     ],
 )

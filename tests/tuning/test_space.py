@@ -60,14 +60,14 @@ def test_our_spaces_can_be_read(file: Path) -> None:
 
 WRONG = {
     "empty": ("{}", "searches no field"),
-    "a number": ("a.x: 3", "a.x in .* has no domain"),
-    "no values": ("a.x: []", "a.x in .* has no values"),
-    "a domain that is none": ("a.x: {loguniforn: [1, 2]}", "there is no domain loguniforn"),
-    "bounds that are turned": ("a.x: {uniform: [2.0, 1.0]}", "2 is not below 1"),
+    "a number": ("a.x: 3", "a.x in .* is 3, which is not a range or list of values"),
+    "no values": ("a.x: []", "a.x in .* has an empty list of values"),
+    "a domain that is none": ("a.x: {loguniforn: [1, 2]}", "there is no kind of range loguniforn"),
+    "bounds that are turned": ("a.x: {uniform: [2.0, 1.0]}", "the lower bound 2 is not below the upper bound 1"),
     "a logarithm of nothing": ("a.x: {loguniform: [0, 1]}", "loguniform of"),
     "a bound too few": ("a.x: {uniform: [1]}", "uniform of"),
     "words": ("a.x: {uniform: [low, high]}", "uniform of"),
-    "two domains": ("a.x: {uniform: [1, 2], choice: [3]}", "has no domain"),
+    "two domains": ("a.x: {uniform: [1, 2], choice: [3]}", "is not a range or list of values"),
 }
 
 

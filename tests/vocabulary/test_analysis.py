@@ -172,7 +172,7 @@ def test_the_number_of_words_that_become_tokens() -> None:
     ("line", "message"),
     [
         ("value", "line 2: 'value' is a token already"),
-        ("a<mask>b", "holds the special token <mask>"),
+        ("a<mask>b", "contains the special token <mask>"),
         ("two words", "is 2 words for this tokenizer: two words"),
         ("Hyphen-ated", "is 3 words"),
         ("☃ж☃", "does not know"),

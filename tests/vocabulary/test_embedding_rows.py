@@ -122,5 +122,5 @@ def test_the_stage_and_its_key(config: Config, tiny_bert: Path) -> None:  # noqa
     assert stage.key != change_vocabulary(Context.of(config)).key
     assert load_model(ensure(stage, context.store).path).config.vocab_size == len(load_tokenizer(tiny_bert)) + 3
     for wrong in (asking(config, init="omp"), asking(config, donor=str(tiny_bert))):
-        with pytest.raises(ConfigError, match=r"vocabulary\.init omp and vocabulary\.donor go together"):
+        with pytest.raises(ConfigError, match=r"vocabulary\.init omp and vocabulary\.donor must be set together"):
             change_vocabulary(Context.of(wrong))

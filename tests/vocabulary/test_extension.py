@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from adapt.support.errors import ModelError
-from adapt.vocabulary.extension import MARGIN, Rebuilt, best_path, new_merges, new_scores, rebuild
+from adapt.vocabulary.extension import MARGIN, Rebuilt, best_path, check_ids, new_merges, new_scores, rebuild
 from adapt.vocabulary.word_reader import WordReader
 from tests.tokenizers import FAMILIES, TEXTS, byte_level
 from tests.vocabulary.test_word_reader import SENTENCES
@@ -108,3 +108,17 @@ def test_merges_are_written_as_they_were() -> None:
     whole["model"]["merges"] = [" ".join(merge) for merge in whole["model"]["merges"]]
     rebuilt, asked = extended(Tokenizer.from_str(json.dumps(whole)))
     assert WordReader(rebuilt.backend).pieces(asked[0]) == (rebuilt.added[asked[0]],)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({"a": 0, "b": 2}, "the id of 'b' would be 2 instead of 1"),
+        ({"a": 0}, "the id of 'b' would be missing instead of 1"),
+        ({"a": 0, "b": 1, "c": 2}, "it would have 3 tokens instead of 2"),
+    ],
+)
+def test_a_rebuilt_tokenizer_with_other_ids_is_refused(found: dict[str, int], said: str) -> None:
+    check_ids({"a": 0}, {"b": 1}, {"a": 0, "b": 1})
+    with pytest.raises(ModelError, match=said):
+        check_ids({"a": 0}, {"b": 1}, found)

@@ -70,5 +70,5 @@ def test_dimensions(tiny_bert: Path, tmp_path: Path) -> None:
     settings = json.loads((folder / "config.json").read_text())
     del settings["intermediate_size"]
     (folder / "config.json").write_text(json.dumps(settings))
-    with pytest.raises(ModelError, match="does not say its inner, so it cannot be set to 512"):
+    with pytest.raises(ModelError, match="so the dimension inner cannot be set to 512"):
         written(folder, tmp_path / "none", dimensions="tiny")

@@ -93,7 +93,7 @@ def test_settings_name_special_tokens_by_their_new_ids() -> None:
         "pad_token_id": 0,
         "eos_token_id": [2, 1],
     }
-    with pytest.raises(ModelError, match=r"would drop a special token: mask_token_id of config\.json is 6"):
+    with pytest.raises(ModelError, match=r"cannot be trimmed: mask_token_id in config\.json is 6"):
         with_new_ids({"mask_token_id": 6}, found)
 
 

@@ -133,10 +133,10 @@ def check_entities(cleaning: Sequence[Any], entity_field: str | None) -> None:
     for block in blocks_of(cleaning):
         if entity_field and not block.keeps_entities:
             raise ConfigError(
-                f"corpus.cleaning has {block.name}, which moves characters: the positions in objective.entity_field"
-                " would be wrong",
-                f"remove {block.name} and clean the files beforehand, or use objective.tagger, which works with every"
-                " block",
+                f"the block {block.name} of corpus.cleaning moves characters, so the entity positions in"
+                " objective.entity_field would be wrong",
+                f"remove {block.name} from corpus.cleaning and clean the files beforehand, or use objective.tagger,"
+                " which works with every block",
             )
 
 
@@ -154,14 +154,17 @@ def _name_and_options(entry: Any) -> tuple[str, Mapping[str, Any]]:
             return name, {}
         if isinstance(options, Mapping):
             return name, options
-    raise ConfigError(f"corpus.cleaning has {json.dumps(entry)}", "write a block as `name` or `name: {option: value}`")
+    raise ConfigError(
+        f"corpus.cleaning: cannot read the entry {json.dumps(entry)}",
+        "write each block as `name` or `name: {option: value}`",
+    )
 
 
 def _block(name: str, options: Mapping[str, Any]) -> Block:
     kind = BLOCKS.load(name)
     if not isinstance(getattr(kind, "name", None), str):
         raise ConfigError(
-            f"corpus.cleaning: {kind.__name__} needs `name: ClassVar[str]`",
+            f"corpus.cleaning: the class {kind.__name__} has no attribute `name`",
             f'give the class a name for records and messages: name: ClassVar[str] = "{kind.__name__.lower()}"',
         )
     return read_options(f"corpus.cleaning, {name}", kind, options)

@@ -165,7 +165,7 @@ def check_packages(path: str, kind: str) -> None:
     missing = [name for name in PACKAGES[kind] if find_spec(_MODULES.get(name, name)) is None]
     if missing:
         raise ConfigError(
-            f"{path} needs the package {' and '.join(missing)}, which is not installed",
+            f"{path} cannot be read, because these packages are not installed: {', '.join(missing)}",
             "install the extra: pip install 'dontstop[documents]'; or name only files of other formats in corpus.paths",
         )
 
@@ -271,7 +271,7 @@ def _payloads(
             block = record.reader.read(most + _HTTP_HEAD_BYTES)
             rest = record.reader.consume(size - len(block)) if size > len(block) else 0
             if not record.headers.get("Content-Length") or len(block) + rest < size:
-                raise EOFError("record without its end")
+                raise EOFError("the record is incomplete")
             if record.record_type not in types:
                 continue
             record.set_bytes_content(block)

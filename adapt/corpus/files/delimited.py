@@ -174,13 +174,16 @@ def header_of(lines: Iterable[bytes | Bad], kind: str, path: str) -> list[str]:
         raise DataError(f"{path}: the header cannot be read: {names}", "write the names of the columns on one line")
     line = row if isinstance(row, bytes) else row.lines[0]
     if line.lower().startswith(b"sep="):
-        raise DataError(f"{path} begins with a line for Excel, {line.decode()!r}", "remove that line")
+        raise DataError(
+            f"{path} begins with the line {line.decode()!r}, which only Excel understands", "remove that line"
+        )
     twice = next((name for number, name in enumerate(names) if name and name in names[:number]), None)
     if twice is not None:
-        raise DataError(f"{path} has two columns named {twice!r}", "give each column a name of its own")
+        raise DataError(f"{path} has two columns named {twice!r}", "give each column a different name")
     if b"\r" in line and isinstance(row, bytes):
         raise DataError(
-            f"{path} is broken: a carriage return without a line feed in its header", "end all lines with line feeds"
+            f"{path} is broken: its header contains a carriage return without a line feed",
+            "end all lines with line feeds",
         )
     other = next((other for other in _OTHER_MARKS if other in line), None)
     if len(names) == 1 and other and all(len(name) <= _LONGEST_NAME for name in names[0].split(other.decode())):
@@ -197,7 +200,7 @@ def _fix_of_mark(other: bytes, kind: str) -> str:
     if right:
         return f"give it a name that ends in .{right}"
     return (
-        'write it again: python -c "import pandas;'
+        'convert the file: python -c "import pandas;'
         f" pandas.read_csv('FILE', sep={other.decode()!r}).to_csv('NEW.csv', index=False)\""
     )
 
@@ -221,7 +224,7 @@ def rows(lines: Iterable[bytes | Bad], kind: str, limit: int, are_enclosing: boo
         elif isinstance(cells, Bad):
             yield cells
         elif len(cells) != len(header):
-            yield Bad("another number of columns than the header")
+            yield Bad("row with more or fewer columns than the header")
         else:
             yield dict(zip(header, cells, strict=True))
 
@@ -260,9 +263,9 @@ def _cells(row: bytes | RawRow, mark: str, are_enclosing: bool = True) -> list[s
 
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?")
 _FIX = (
-    "mend that line, or where quotes are letters of the text, read the file so: pandas.read_csv(FILE,"
-    " quoting=csv.QUOTE_NONE); then write it again with df.to_csv(FILE, index=False, quoting=csv.QUOTE_ALL), or as"
-    " .jsonl"
+    "correct that line; or, if the quotes are ordinary characters of the text, read the file with"
+    " df = pandas.read_csv(FILE, quoting=csv.QUOTE_NONE) and write it again with"
+    " df.to_csv(FILE, index=False, quoting=csv.QUOTE_ALL), or as .jsonl"
 )
 _SAMPLED_ROWS = 10_000
 """Number of rows from which the values of columns are collected."""
@@ -296,10 +299,10 @@ def are_enclosing(lines: Iterable[bytes | Bad], mark: bytes, limit: int, path: s
     if survey.inconsistent:
         if by_default and survey.first_tall:
             tall = survey.first_tall
-            elsewhere = f", but not all cells with quotes are enclosed in them ({survey.inconsistent})"
+            elsewhere = f", but other quotes in the file do not enclose a cell ({survey.inconsistent})"
             raise DataError(
                 f"{path}, line {tall.line}: a quote begins a cell that {_extent(tall)}"
-                f"{'' if tall.fault == UNCLOSED else elsewhere}, so rows may be lost in that cell",
+                f"{'' if tall.fault == UNCLOSED else elsewhere}, so whole rows may be lost inside this cell",
                 _FIX,
             )
         return by_default
@@ -308,7 +311,7 @@ def are_enclosing(lines: Iterable[bytes | Bad], mark: bytes, limit: int, path: s
     if doubtful := survey.doubtful():
         raise DataError(
             f"{path}, line {doubtful.line}: a quote begins a cell that {_extent(doubtful)}, and these lines"
-            " look like rows of their own, so rows may be lost in that cell",
+            " look like rows of the table, so whole rows may be lost inside this cell",
             _FIX,
         )
     return True
@@ -374,7 +377,7 @@ class _Survey:
 
     def _compare(self, row: RawRow, is_header: bool) -> None:
         """Checks whether the quotes of a row enclose cells, and collects the row's values."""
-        reason = row.fault or ("a cell without quotes around it has one inside" if row.is_bare else "")
+        reason = row.fault or ("a cell that is not enclosed in quotes contains a quote" if row.is_bare else "")
         if not reason and row.cells != self._columns:
             reason = f"{row.cells} columns instead of {self._columns}"
         if reason:

@@ -50,7 +50,7 @@ def filesystem(location: str) -> tuple[Any, str]:
         ConfigError: the store is not known, or its package is not installed.
     """
     protocol = location.split("://", 1)[0]
-    package, fix = _PACKAGES.get(protocol, (None, "install the package it names"))
+    package, fix = _PACKAGES.get(protocol, (None, "install the package that the message names"))
     if package and find_spec(package) is None:
         raise ConfigError(f"{location} needs the package {package}, which is not installed", fix)
     try:
@@ -58,7 +58,9 @@ def filesystem(location: str) -> tuple[Any, str]:
     except ImportError as error:
         raise ConfigError(f"{location}: {error}", fix) from error
     except ValueError as error:
-        raise ConfigError(f"{location}: {error}", "use a path or s3://, gs://, hf://, …") from error
+        raise ConfigError(
+            f"{location}: {error}", "use a local path, or a URL such as s3://…, gs://… or hf://…"
+        ) from error
     return store_and_path
 
 
@@ -84,7 +86,9 @@ def matches(pattern: str, suffixes: tuple[str, ...], alone: tuple[str, ...] = ()
         known = [file for file in inside if file.lower().endswith(suffixes) and not _describes(file)]
         files = [file for file in known if not file.lower().endswith(alone)] or known
         others = sorted(set(inside) - set(known))
-        kind = "of other formats" + (" or about the folder" if any(map(_describes, others)) else "")
+        kind = "of other formats" + (
+            " or about the folder itself (README, LICENSE, CHANGELOG)" if any(map(_describes, others)) else ""
+        )
         such = f"{len(others)} {kind}, such as {others[0]}" if others else ""
         folder = pattern if is_url(pattern) else os.path.abspath(Path(pattern).expanduser())
         if not files:
@@ -94,11 +98,12 @@ def matches(pattern: str, suffixes: tuple[str, ...], alone: tuple[str, ...] = ()
             )
         if left_out := sorted(set(known) - set(files)):
             _say(
-                f"folder {folder}: leaves out {len(left_out)} documents next to {len(files)} corpus files; to read them"
-                f" too, name them or a pattern, such as {left_out[0]}"
+                f"folder {folder}: leaves out {len(left_out)} documents (such as PDF or HTML files), because the folder"
+                f" also has {len(files)} corpus files of other formats; to read the documents too, list their paths or"
+                f" a pattern, such as {left_out[0]}"
             )
         if others:
-            _say(f"folder {folder}: takes {len(files)} files, and leaves out {such}")
+            _say(f"folder {folder}: reads {len(files)} files, and leaves out {such}")
     if not files:
         raise DataError(f"{pattern} matches no file", _fix_of(pattern))
     return files
@@ -116,8 +121,8 @@ def _fix_of(pattern: str) -> str:
     if len(several) > 1 and all(is_url(part) or os.path.lexists(os.path.expanduser(part)) for part in several):
         return f"write several paths as a list: '[{', '.join(several)}]'"
     if "{" in pattern and "," in pattern:
-        return "braces are no pattern here: write what they stand for as a list of paths: '[FIRST, SECOND]'"
-    return "check the path; relative ones start at the working directory"
+        return "patterns with braces are not supported: write a list of paths instead: '[FIRST, SECOND]'"
+    return "check the path; relative paths start at the working directory"
 
 
 def _local(pattern: str) -> tuple[list[str], bool]:

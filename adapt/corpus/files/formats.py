@@ -53,16 +53,16 @@ DOCUMENT_SUFFIXES = tuple(suffix for suffix in SUFFIXES if _FORMATS["." + suffix
 read."""
 MIB = 1 << 20
 KNOWN = (
-    "a name must end in .jsonl, .json, .ndjson, .csv or .tsv, or for plain text .txt (also compressed: .jsonl.gz,"
-    " .jsonl.zst, .jsonl.xz, .jsonl.bz2), or in .parquet or .arrow, or for documents in .html, .htm, .pdf, .docx,"
-    " .epub, .md, .rst, .tex or .warc.gz"
+    "a file name must end in .jsonl, .json, .ndjson, .csv, .tsv or .txt (also compressed, as in .jsonl.gz, .jsonl.zst,"
+    " .jsonl.xz or .jsonl.bz2), in .parquet or .arrow, or for documents in .html, .htm, .pdf, .docx, .epub, .md, .rst,"
+    " .tex or .warc.gz"
 )
 """Allowed endings of file names, for messages."""
 _FOREIGN = {
     **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), "unpack it and name the files in it"),
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "save it as .csv (UTF-8)"),
     **dict.fromkeys((".doc", ".odt", ".rtf"), "save it as .docx"),
-    **dict.fromkeys((".xml", ".mobi"), "take its text out and save that as .txt or .jsonl"),
+    **dict.fromkeys((".xml", ".mobi"), "extract the text and save it as .txt or .jsonl"),
     **dict.fromkeys((".text", ".log"), "give it a name that ends in .txt, if it is plain text"),
     **dict.fromkeys(
         (".pkl", ".pickle", ".npy", ".npz", ".h5", ".db", ".sqlite"), "write the texts as .jsonl or .parquet"
@@ -87,7 +87,7 @@ def format_of(path: str | Path) -> tuple[Format, str | None]:
     compression = _COMPRESSIONS.get(suffixes[-1]) if suffixes else None
     kind = _FORMATS.get(suffixes[-2 if compression else -1]) if len(suffixes) > bool(compression) else None
     if kind is None or (compression and (kind in _PACKED or (kind == "warc" and compression != "gzip"))):
-        packed = f"do not compress it, since {kind} files are compressed inside" if kind else None
+        packed = f"decompress the file, because {kind} files are already compressed internally" if kind else None
         fix = packed or _FOREIGN.get((suffixes or [""])[-2 if compression and suffixes[1:] else -1])
         raise DataError(f"{path} has no known format", f"{fix}; {KNOWN}" if fix else KNOWN)
     return kind, compression
@@ -111,15 +111,17 @@ _ENCODING_FIX = "iconv -f {name} -t UTF-8 OLD > NEW"
 _FIXES = {
     NOT_UTF8: "if the text is Latin-1 (Windows-1252), convert it: " + _ENCODING_FIX.format(name="WINDOWS-1252"),
     "a comma follows the object": "write one object on each line, without commas between them",
-    "names in single quotes": "write JSON, with json.dumps in place of str or repr",
-    "zero bytes": "copy or download the file again: zeros stand where a part of it was not written",
-    "text follows a closing quote": 'double the quotes inside of cells (programs that write \\" have an option for it)',
-    "another number of columns": "put values with the mark between columns into quotes, without a blank before these",
-    "malformed JSON": "write one JSON object on each line, or give it a name that says its format",
+    "names in single quotes": "write JSON with json.dumps instead of str or repr",
+    "zero bytes": "copy or download the file again: a part of it was not written and contains only zero bytes",
+    "text follows a closing quote": (
+        'write each quote inside a cell as two quotes (programs that write \\" have an option for this)'
+    ),
+    "columns than the header": "enclose values that contain the delimiter in quotes, without a space before the quote",
+    "malformed JSON": "write one JSON object on each line, or give the file a name with the suffix of its format",
     "text is not a string": "name the field that holds the text as a string (text_field)",
     "is encrypted": "remove the password, or leave the documents out",
     "scan without text": "recognise the text first, for example with ocrmypdf, or leave the documents out",
-    "max_document": "raise this field, or leave the documents out",
+    "max_document": "raise the limit that the message names, or leave the documents out",
     "document": "leave the documents out",
     "no text": "name the field that holds the text (text_field)",
 }
@@ -179,9 +181,11 @@ def check_contents(head: bytes, path: str | Path, kind: str, compression: str | 
     for name, (magic, suffix) in COMPRESSED.items():
         if head.startswith(magic) and (name != "bz2" or head[4:10] == b"1AY&SY"):
             if compression:
-                raise DataError(f"{path} is compressed twice, inside with {name}", "decompress it once")
+                raise DataError(
+                    f"{path} is compressed twice: the decompressed content is a {name} file", "decompress the file once"
+                )
             raise DataError(
-                f"{path} is compressed with {name}, which its name does not say",
+                f"{path} is compressed with {name}, but its name does not end in {suffix}",
                 f"give it a name that ends in {suffix}, such as {Path(str(path)).name}{suffix}",
             )
     if kind in TABLES:
@@ -202,7 +206,7 @@ def check_contents(head: bytes, path: str | Path, kind: str, compression: str | 
     if kind == "jsonl":
         _refuse_whole_json(head, path)
     elif _are_all(head, dict):
-        raise DataError(f"{path} has JSON objects on its lines", "give it a name that ends in .jsonl")
+        raise DataError(f"the lines of {path} are JSON objects, not {kind}", "give it a name that ends in .jsonl")
 
 
 def fix_of(reasons: str) -> str:
@@ -223,7 +227,7 @@ def no_readable(path: str | Path, count: int, first: str) -> DataError:
         first: reason why the first record cannot be read.
     """
     return DataError(
-        f"{path} has no readable record; of {count}, the first is unreadable: {first}",
+        f"{path} has no readable record; the first of {count} is unreadable: {first}",
         f"{fix_of(first) or 'fetch or write the file again'}; or leave it out of corpus.paths",
     )
 
@@ -261,8 +265,8 @@ def refuse_substitutes(head: bytes, path: str | Path) -> None:
         shown = " ".join((title[1] or title[2]).decode("utf-8", "replace").split())[:80] if title else ""
         raise DataError(
             f"{path} is a web page{f' ({shown})' if shown else ''}, not a corpus file",
-            "a server may have answered with an error page: download the file again; if it is a web page to read, give"
-            " it a name that ends in .html",
+            "a server may have answered with an error page: download the file again; if this web page belongs to the"
+            " corpus, give it a name that ends in .html",
         )
 
 
@@ -283,7 +287,7 @@ def _refuse_encoding(head: bytes, path: str | Path) -> None:
             what, fix = "probably Latin-1 (Windows-1252)", _ENCODING_FIX.format(name="WINDOWS-1252")
         else:
             what = "perhaps GBK, Big5, Shift-JIS, EUC-KR or KOI8-R"
-            fix = _ENCODING_FIX.format(name="GBK") + ", with the name of its encoding in place of GBK"
+            fix = _ENCODING_FIX.format(name="GBK") + " (replace GBK with the encoding of the file)"
         raise DataError(f"{path} is not UTF-8 (line {number}), but {what}", f"convert it: {fix}")
 
 
@@ -305,18 +309,18 @@ def _refuse_whole_json(head: bytes, path: str | Path) -> None:
         raise DataError(f"{path} is one JSON array", f"write one object on each line: jq -c '.[]' {_OLD_TO_NEW}")
     if _SPREAD.match(head):
         raise DataError(
-            f"{path} has JSON objects that span lines", f"write one object on each line: jq -c . {_OLD_TO_NEW}"
+            f"{path} has JSON objects that span several lines", f"write one object on each line: jq -c . {_OLD_TO_NEW}"
         )
     if _are_all(head, str):
         raise DataError(
             f"{path} has JSON strings on its lines, not objects",
-            f"put each into a field: jq -c '{{text: .}}' {_OLD_TO_NEW}",
+            f"put each string into a field: jq -c '{{text: .}}' {_OLD_TO_NEW}",
         )
     for line in _first_lines(head):
         if (name := _name_twice(line)) is not None:
             raise DataError(
-                f"{path} has an object with two values named {name!r}, of which one would be lost",
-                "give each value a name of its own",
+                f"{path} has a JSON object with two fields named {name!r}, so one of the values would be lost",
+                "give the fields different names",
             )
 
 

@@ -43,7 +43,7 @@ def commit_of(corpus: CorpusConfig) -> str:
         ) as error:
             at = f" at revision {revision}" if revision else ""
             raise DataError(
-                f"there is no dataset {repository}{at}, or none that you may read",
+                f"there is no dataset {repository}{at}, or you have no permission to read it",
                 "check corpus.dataset and corpus.dataset_revision; for a private dataset, set HF_TOKEN to your access"
                 " token",
             ) from error
@@ -51,7 +51,8 @@ def commit_of(corpus: CorpusConfig) -> str:
             if _is_outage(error):
                 raise
             raise DataError(
-                f"the dataset {repository} may not be read: {_words(error)}", "check corpus.dataset and HF_TOKEN"
+                f"the Hub refuses access to the dataset {repository}: {_words(error)}",
+                "check corpus.dataset and HF_TOKEN",
             ) from error
 
     return retried(ask, f"the dataset {repository}")
@@ -75,7 +76,10 @@ def _refuse_files(repository: str) -> None:
             f"leave corpus.dataset and corpus.source out, and set corpus.paths: {repository}",
         )
     if repository.startswith(("/", ".", "~")) or repository.count("/") > 1:
-        raise DataError(f"corpus.dataset: there is no folder {repository}", "correct the path, or name a repository")
+        raise DataError(
+            f"corpus.dataset: there is no folder {repository}",
+            "correct the path, or name a repository of the Hugging Face Hub",
+        )
 
 
 def dataset_shards(corpus: CorpusConfig, commit: str) -> int:
@@ -195,7 +199,9 @@ def _in_words(corpus: CorpusConfig) -> Iterator[None]:
         if _is_outage(error):
             raise StorageError(what, "check the network, then run the same command again") from error
         raise DataError(
-            what, "mend or leave out the file at fault; files named by corpus.paths are checked record by record"
+            what,
+            "correct or leave out the file at fault; to find the bad record, name the files in corpus.paths, which are"
+            " checked record by record",
         ) from error
 
 
@@ -214,9 +220,9 @@ def _unopened(repository: str, error: Exception) -> AdaptError:
 
 def _script(repository: str, name: str) -> DataError:
     return DataError(
-        f"the dataset {repository} is a loading script ({name}): code of others, which is not run",
+        f"the dataset {repository} is a loading script ({name}), and third-party code is not run",
         "many such datasets have a copy without code: set corpus.dataset_revision to refs/convert/parquet; or write the"
-        " texts to files and name these in corpus.paths",
+        " texts to files and name the files in corpus.paths",
     )
 
 

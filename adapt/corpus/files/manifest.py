@@ -138,7 +138,7 @@ def expand_paths(paths: str | list[str]) -> list[str]:
     for file in (file for pattern in patterns for file in matches(pattern, SUFFIXES, DOCUMENT_SUFFIXES)):
         if not is_url(file) and os.path.isdir(file):
             raise DataError(
-                f"cannot read {file}: a pattern matches it, and it is a folder",
+                f"cannot read {file}: a pattern matches this folder, but patterns must match files",
                 "name the folder itself, or the files in it, such as 'FOLDER/**/*.jsonl'",
             )
         format_of(file)

@@ -245,7 +245,7 @@ def _rows(
     with open_table(path, reading.stamp) as file:
         columns = [name for name in schema_of(file, kind).names if wanted is None or name in wanted]
         if twice := next((name for number, name in enumerate(columns) if name in columns[:number]), None):
-            raise DataError(f"{path} has two columns named {twice!r}", "give each column a name of its own")
+            raise DataError(f"{path} has two columns named {twice!r}", "give each column a different name")
         size = file.seek(0, io.SEEK_END)
         file.seek(0)
         span = Span(reading.start, size if reading.stop is None else reading.stop, size)
@@ -263,7 +263,7 @@ def _values(batch: Any, number: int) -> Record:
 
 _WITHOUT = ("a document", "plain text")
 _USE_FIELDS = "use .jsonl, .csv or .parquet files"
-TEXT_FIX = "set corpus.text_field (or evaluation.general_text_field) to the one that holds the text"
+TEXT_FIX = "set corpus.text_field (or evaluation.general_text_field) to the field that holds the text"
 _HEADER = "; the first line of a csv or tsv file must hold the names of its columns"
 _FIRST_LINES = 1000
 
@@ -299,7 +299,7 @@ def check_field(
         return
     if name not in fields:
         outer = name.partition(".")[0]
-        inner = f"; fields inside of {outer!r} cannot be named: write them out, with jq -c '{{text: .{name}}}'"
+        inner = f"; fields inside {outer!r} are not supported: extract the field with jq -c '{{text: .{name}}}'"
         raise DataError(
             f"{where} has no field {name!r}; it has {', '.join(map(repr, fields)) or 'none'}",
             fix + (inner if outer != name and outer in fields else "") + (_HEADER if kind in DELIMITERS else ""),
@@ -337,10 +337,10 @@ def _line_fields(path: str | Path, kind: str, compression: str | None) -> dict[s
 def _fix_of_type(kind: Any) -> str:
     if pa.types.is_struct(kind):
         return (
-            f"; fields inside of others cannot be named: give {', '.join(map(repr, kind.names))} columns of their own"
+            f"; fields inside a field are not supported: write {', '.join(map(repr, kind.names))} as separate columns"
         )
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return "; join the entries of each list to one text, or give each a row"
+        return "; join the entries of each list into one text, or write each entry as a separate row"
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return "; if it holds UTF-8, cast it to string"
     return ""

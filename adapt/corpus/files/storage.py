@@ -71,8 +71,8 @@ def check_unchanged(location: str, stamp: str) -> None:
     """
     if stamp and state(location)[1] != stamp:
         raise DataError(
-            f"{location} has changed since this job looked at it first",
-            "let whatever writes it finish, then run the same command again",
+            f"{location} has changed since this job first looked at it",
+            "wait until the program that writes the file has finished, then run the same command again",
         )
 
 
@@ -146,7 +146,7 @@ class _Persistent(io.RawIOBase):
                 filled += len(more)
             if self._size is not None and self._position + filled < min(self._size, self._position + len(view)):
                 check_unchanged(self._location, self._stamp)
-                raise EOFError(f"it ended after {self._position + filled} of {self._size} bytes")
+                raise EOFError(f"the data ended after {self._position + filled} of {self._size} bytes")
         except BaseException:
             self._drop()
             raise
@@ -224,11 +224,13 @@ def _check_compressed(head: bytes, path: str | Path, compression: str) -> None:
         return
     if other := next((name for name, (begin, _) in COMPRESSED.items() if head.startswith(begin)), None):
         right = COMPRESSED[other][1]
-        raise DataError(f"{path} is compressed with {other}, not with {compression}", f"end its name in {right}")
+        raise DataError(
+            f"{path} is compressed with {other}, not with {compression}", f"give it a name that ends in {right}"
+        )
     refuse_substitutes(head, path)
     raise DataError(
         f"{path} is not compressed with {compression}, though its name ends in {suffix}",
-        f"leave {suffix} out of its name, or fetch the file again",
+        f"remove {suffix} from its name, or fetch the file again",
     )
 
 
@@ -251,7 +253,7 @@ class _Xz(io.RawIOBase):
             data = b"" if self._has_begun and not self._stream.needs_input else self._raw.read(MIB)
             if self._stream.needs_input and not data:
                 if self._has_begun:
-                    raise EOFError("the compressed data ended before its end mark")
+                    raise EOFError("the compressed data ended before the end-of-stream marker")
                 return 0
             self._has_begun = True
             content = self._stream.decompress(data, len(view))

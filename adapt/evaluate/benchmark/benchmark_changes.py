@@ -90,7 +90,7 @@ def _check_same(task: str, models: Mapping[str, Seeds]) -> None:
             if other[task].digests != seeds[0][task].digests:
                 raise DataError(
                     f"the items of {task} have changed between the evaluations of {first} and {name}",
-                    "delete the older one of their folders (runs/benchmark), and run the job again",
+                    "delete the older of these two evaluations in the folder runs/benchmark, and run the job again",
                 )
 
 

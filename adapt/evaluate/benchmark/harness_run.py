@@ -134,7 +134,9 @@ def _imported(function: NamedFunction) -> Callable[..., Any]:
         sys.modules[module_name] = module
         spec.loader.exec_module(module)
     if not hasattr(module, function.name):
-        raise DataError(f"{function.file} has no function {function.name}", "correct the `!function` entry")
+        raise DataError(
+            f"{function.file} has no function {function.name}", "correct the `!function` entry in the task file"
+        )
     found: Callable[..., Any] = getattr(module, function.name)
     return found
 
@@ -189,7 +191,7 @@ def items_of_samples(
                 measures[shown] = ItemMeasure.of(float(score), better.get(metric) is not False, aggregation, values)
     items = sorted(next(iter(by_filter.values())), key=lambda sample: int(sample["doc_id"]))
     if not measures:
-        raise DataError(f"the task {task.task_name} has no metric with a number", "choose another task")
+        raise DataError(f"the task {task.task_name} has no numeric metric", "choose another task")
     return TaskItems(
         library="harness",
         items=len(items),

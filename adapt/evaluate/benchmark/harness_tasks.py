@@ -32,10 +32,10 @@ PACKAGES = ("lm_eval", "accelerate")
 BUILDERS = ("json", "csv", "parquet", "arrow", "text")
 """Formats that local data of a task may have. Other formats, such as `pandas`, read pickles, which could run code."""
 REFUSED = {
-    "class": "it names a Python class",
-    "unsafe_code": "it runs the code that a model writes",
-    "custom_dataset": "its data come from a Python function",
-    "use_prompt": "its prompt comes from another package or file",
+    "class": "this entry names a Python class",
+    "unsafe_code": "the task runs the code that a model writes",
+    "custom_dataset": "the task's data come from a Python function",
+    "use_prompt": "the task's prompt comes from another package or file",
 }
 """Entries of a task file that are refused, with the reason. `custom_dataset` may be a function of harness.functions."""
 OFFLINE_DATASETS = (*OFFLINE, "HF_DATASETS_OFFLINE")
@@ -89,7 +89,9 @@ class HarnessTasks:
         """Raises DataError if a file of the user's tasks has changed since it was listed."""
         for name, task in self.own.items():
             if _digest(task, Digests()) != self.digests[name]:
-                raise DataError(f"files of the task {name} have changed while it was measured", "run the job again")
+                raise DataError(
+                    f"files of the task {name} have changed while the task was measured", "run the job again"
+                )
 
 
 def harness_tasks(config: HarnessConfig, digests: Digests) -> HarnessTasks:
@@ -109,12 +111,15 @@ def harness_tasks(config: HarnessConfig, digests: Digests) -> HarnessTasks:
         if name not in files:
             raise ConfigError(
                 f"harness.functions: {name} is not one of your task files in harness.include_path",
-                nearest(name, files, "set harness.include_path to the folder of its file"),
+                nearest(name, files, "set harness.include_path to the folder with its task file"),
             )
     parts = {name: tuple(_leaves(name, files)) for name in config.tasks if name in files or name in _tags(files)}
     wanted = [leaf for leaves in parts.values() for leaf in leaves]
     if twice := next((name for name in wanted if wanted.count(name) > 1), None):
-        raise ConfigError(f"harness.tasks measures {twice} twice, as itself or in groups", "name it once")
+        raise ConfigError(
+            f"harness.tasks contains the task {twice} twice, by its own name or through groups or tags",
+            "remove all but one of the names that contain it",
+        )
     own = {name: _own_task(name, *files[name], name in config.functions) for name in wanted}
     for name in config.tasks:
         if name not in parts:
@@ -180,7 +185,9 @@ def read_task_file(file: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise DataError(f"the task file {file} cannot be read: {error}", "correct the file or its path") from error
     if not isinstance(content, dict):
-        raise DataError(f"the task file {file} holds no fields", "write `task: NAME` and the other fields of a task")
+        raise DataError(
+            f"the task file {file} is not a YAML mapping", "write `task: NAME` and the other fields of a task"
+        )
     included = content.pop("include", None) or []
     merged: dict[str, Any] = {}
     for name in included if isinstance(included, list) else [included]:
@@ -221,10 +228,17 @@ def _leaves(name: str, files: Mapping[str, tuple[Path, dict[str, Any]]], seen: t
     if name not in files or "group" in files[name][1]:
         members = _tags(files)[name] if name not in files else files[name][1].get("task")
         for member in members if isinstance(members, list) else []:
-            if not isinstance(member, str) or (member not in files and member not in _tags(files)) or member in seen:
+            if member in (*seen, name):
                 raise ConfigError(
-                    f"the group {name} in harness.include_path contains {member!r}, not one of your task files",
-                    "name task files of yours; put tasks of lm-evaluation-harness into harness.tasks",
+                    f"the group {name} in harness.include_path contains {member!r}, which contains {name!r} itself",
+                    f"remove {member!r} from the group {name}",
+                )
+            if not isinstance(member, str) or (member not in files and member not in _tags(files)):
+                raise ConfigError(
+                    f"the group {name} in harness.include_path contains {member!r}, which is not one of your task"
+                    " files",
+                    "list only tasks of your own task files in the group, and name tasks of lm-evaluation-harness in"
+                    " harness.tasks",
                 )
             yield from _leaves(member, files, (*seen, name))
         return
@@ -237,15 +251,18 @@ def _own_task(name: str, file: Path, content: Mapping[str, Any], may_run: bool) 
     if functions and not may_run:
         raise ConfigError(
             f"the task {name} ({file}) runs Python code: !function {functions[0].file.stem}.{functions[0].name}",
-            f"read {functions[0].file}, and allow it by its name with harness.functions: [{name}]",
+            f"read {functions[0].file}, and, if you trust the code, allow the task with harness.functions: [{name}]",
         )
     for entry, reason in REFUSED.items():
         if content.get(entry) and not (entry == "custom_dataset" and functions):
-            raise ConfigError(f"the task {name} ({file}) has `{entry}`, which is refused: {reason}", "remove it")
+            raise ConfigError(
+                f"the task {name} ({file}) has `{entry}`, which is refused: {reason}", f"remove `{entry}` from the file"
+            )
     metrics = content.get("metric_list") or []
     if any(isinstance(metric, Mapping) and metric.get("hf_evaluate") for metric in metrics):
         raise ConfigError(
-            f"the task {name} ({file}) has `hf_evaluate`, which runs code of the Hub", "name a metric of the harness"
+            f"the task {name} ({file}) has a metric with `hf_evaluate`, which runs code from the Hugging Face Hub",
+            "name a metric of lm-evaluation-harness",
         )
     data: list[Path] = []
     kwargs = dict(content.get("dataset_kwargs") or {})
@@ -258,7 +275,10 @@ def _own_task(name: str, file: Path, content: Mapping[str, Any], may_run: bool) 
     kwargs.pop("trust_remote_code", None)
     for function in functions:
         if not function.file.is_file():
-            raise DataError(f"the task {name} ({file}) names {function.file}, which does not exist", "correct the path")
+            raise DataError(
+                f"the task {name} ({file}) has a `!function` of {function.file}, which does not exist",
+                "correct the `!function` entry, or add the Python file",
+            )
     given = {"dataset_kwargs": kwargs} if kwargs else {}
     files = dict.fromkeys([*data, *(function.file for function in functions)])
     return OwnTask(file, {**content, **given, "task": name}, tuple(files))
@@ -276,7 +296,8 @@ def _data_files(name: str, file: Path, given: Any) -> tuple[Any, list[Path]]:
     """Returns `data_files` with absolute paths, and the list of files. Relative paths start at the task file."""
     if not given:
         raise DataError(
-            f"the task {name} ({file}) names no data", "add `dataset_kwargs: {data_files: {test: FILE}}` to the file"
+            f"the task {name} ({file}) names no data files",
+            "add `dataset_kwargs: {data_files: {test: FILE}}` to the task file",
         )
     if isinstance(given, Mapping):
         splits = {split: _data_files(name, file, paths) for split, paths in given.items()}
@@ -287,7 +308,8 @@ def _data_files(name: str, file: Path, given: Any) -> tuple[Any, list[Path]]:
     for pattern in given if isinstance(given, list) else [given]:
         if "://" in str(pattern) or "::" in str(pattern):
             raise DataError(
-                f"the task {name} ({file}): {pattern} is not a local file", "download it, and name the copy"
+                f"the task {name} ({file}): {pattern} is not a local file",
+                "download the file, and name the local copy in dataset_kwargs.data_files",
             )
         matches = sorted(glob.glob(str(file.parent / Path(str(pattern)).expanduser()), recursive=True))
         if not matches:
@@ -301,8 +323,10 @@ def _data_files(name: str, file: Path, given: Any) -> tuple[Any, list[Path]]:
 def _check_hub_name(name: str, file: Path, path: str) -> None:
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", path) or path.startswith(".") or Path(path).exists() or path == "pandas":
         raise ConfigError(
-            f"the task {name} ({file}): dataset_path {path!r} is neither a format nor a dataset of the Hub",
-            f"set it to one of {', '.join(BUILDERS)}, with dataset_kwargs.data_files; or to OWNER/NAME",
+            f"the task {name} ({file}): dataset_path {path!r} is neither a supported file format nor a dataset of the"
+            " Hugging Face Hub",
+            f"set dataset_path to one of {', '.join(BUILDERS)} and name your files in dataset_kwargs.data_files, or set"
+            " dataset_path to a dataset OWNER/NAME of the Hub",
         )
 
 
@@ -314,7 +338,7 @@ def _check_built_in(name: str, own: set[str]) -> None:
     known = built_in_tasks()
     if name not in known:
         raise ConfigError(
-            f"harness.tasks: lm-evaluation-harness has no task {name}, and neither does harness.include_path",
+            f"harness.tasks: there is no task {name}, neither in lm-evaluation-harness nor in harness.include_path",
             nearest(name, {*known, *own}, "see `lm_eval ls tasks` for all names"),
         )
     file = known[name]
@@ -322,7 +346,9 @@ def _check_built_in(name: str, own: set[str]) -> None:
         return
     content = read_task_file(file)
     if content.get("unsafe_code"):
-        raise ConfigError(f"harness.tasks: {name} runs the code that a model writes, which is refused", "leave it out")
+        raise ConfigError(
+            f"harness.tasks: {name} runs the code that a model writes, which is refused", "leave out this task"
+        )
     if isinstance(path := content.get("dataset_path"), str) and "group" not in content:
         check_cached(name, path)
 
@@ -359,7 +385,8 @@ def check_cached(name: str, path: str) -> None:
         raise ConfigError(
             f"the task {name} needs the dataset {path} of the Hugging Face Hub, but {variable} is set and the cache"
             " does not have the dataset",
-            f"unset {variable}, run once with network, or write a task file with local data (harness.include_path)",
+            f"unset {variable} and run the job once with network access, or write a task file with local data"
+            " (harness.include_path)",
         )
 
 

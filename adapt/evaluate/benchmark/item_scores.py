@@ -165,7 +165,8 @@ def joined_items(parts: Mapping[str, TaskItems]) -> TaskItems:
     shared = [name for name in tasks[0].measures if all(name in task.measures for task in tasks)]
     if not shared:
         raise StageError(
-            f"the tasks {', '.join(parts)} of a group share no metric", "name the tasks instead of the group"
+            f"the tasks {', '.join(parts)} belong to one group, but share no metric",
+            "name the tasks instead of the group in harness.tasks",
         )
     measures = {}
     for name in shared:
@@ -238,5 +239,5 @@ def told_of_task(name: str) -> Iterator[None]:
         said = f"{type(error).__name__}: {error}".split("\n")[0][:300]
         raise DataError(
             f"the task {name} cannot be measured: {said}",
-            "check the task's file and data; a task of the Hugging Face Hub needs the network or its cache",
+            "check the task's file and data; data on the Hugging Face Hub need network access or a cached copy",
         ) from error

@@ -25,7 +25,7 @@ from sentence_transformers import SentenceTransformer
 
 from adapt.config import OwnMtebTask
 from adapt.evaluate.benchmark.item_scores import ItemMeasure, TaskItems, file_name, hushed, told_of_task, write_items
-from adapt.evaluate.benchmark.mteb_tasks import MtebRun, as_retrieval, own_rows
+from adapt.evaluate.benchmark.mteb_tasks import MtebRun, as_retrieval, naming_fields_of, own_rows
 from adapt.evaluate.evaluation_task import device_of_task, token_counter
 from adapt.evaluate.retrieval import read_search
 from adapt.model.locate import tokenizer_files
@@ -94,7 +94,8 @@ def own_task(of: OwnMtebTask) -> Any:
     )
     task = type(f"Own{kind}", (base,), {"metadata": metadata})()
     if of.kind == "retrieval":
-        search = read_search(as_retrieval(of))
+        with naming_fields_of(of):
+            search = read_search(as_retrieval(of))
         relevant = {f"q{n}": {f"d{place}": 1 for place in places} for n, places in enumerate(search.relevant)}
         queries, corpus = (
             Dataset.from_dict({"id": [f"{mark}{n}" for n in range(len(texts))], "text": texts})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,14 @@ FILES = ("test", "train", "corpus")
 """Fields of a user-defined task that name files."""
 NEEDED = {"classification": ("train",), "sts": (), "retrieval": ()}
 """Fields that a kind of task needs in addition to `test`."""
+RETRIEVAL_FIELDS = {
+    "pairs": "test",
+    "query_field": "text_field",
+    "positive_field": "pair_field",
+    "corpus_field": "text_field",
+    "corpus": "corpus",
+}
+"""Fields of a user-defined task of kind `retrieval`, keyed by the field of the section `retrieval` that it becomes."""
 EVERYTHING = 10**9
 """Limit for queries and documents that is never reached. The code for the section `retrieval` draws samples up to a
 limit, but user-defined tasks use all their texts."""
@@ -70,7 +79,9 @@ def mteb_tasks(config: MtebConfig, digests: Digests) -> MtebTasks:
         )
     names = [*config.tasks, *(task.name for task in config.own)]
     if twice := next((name for name, count in Counter(names).items() if count > 1), None):
-        raise ConfigError(f"mteb.tasks and mteb.own name {twice} twice", "name it once, or rename your own task")
+        raise ConfigError(
+            f"mteb.tasks and mteb.own contain two tasks named {twice}", "leave one of them out, or rename your own task"
+        )
     if config.tasks:
         _check_known(config)
     return MtebTasks(config, {task.name: _listed(task, digests) for task in config.own})
@@ -85,13 +96,15 @@ def _check_known(config: MtebConfig) -> None:
         if name not in known:
             raise ConfigError(f"mteb.tasks: MTEB has no task {name}", nearest(name, known, "see mteb.get_tasks()"))
         if known[name].modalities != ["text"]:
-            raise ConfigError(f"mteb.tasks: {name} is not a task on texts", "leave it out")
+            raise ConfigError(
+                f"mteb.tasks: {name} does not use text alone, so dontstop cannot measure it", "leave out this task"
+            )
         try:
             mteb.get_task(name, languages=config.languages or None)
         except ValueError as error:
             raise ConfigError(
                 f"mteb.languages: {name} has none of the languages {', '.join(config.languages)}",
-                "leave the task or the languages out",
+                "remove the task from mteb.tasks, or change mteb.languages",
             ) from error
         check_cached(name, str(known[name].dataset["path"]))
 
@@ -100,10 +113,14 @@ def _listed(task: OwnMtebTask, digests: Digests) -> dict[str, Manifest]:
     """Lists the files of a user-defined task, and checks the first row of each file."""
     for name in ("test", *NEEDED[task.kind]):
         if not getattr(task, name):
-            raise ConfigError(f"mteb.own: the task {task.name} of kind {task.kind} has no `{name}`", "name its files")
+            raise ConfigError(
+                f"mteb.own: the task {task.name} of kind {task.kind} has no `{name}`",
+                f"set `{name}` to the paths of its files",
+            )
     used = ("test", *NEEDED[task.kind], *(("corpus",) if task.kind == "retrieval" and task.corpus else ()))
     if task.kind == "retrieval":
-        check_pairs(as_retrieval(task))
+        with naming_fields_of(task):
+            check_pairs(as_retrieval(task))
     else:
         for name in used:
             next(own_rows(task, name))
@@ -121,6 +138,18 @@ def as_retrieval(task: OwnMtebTask) -> RetrievalConfig:
         max_queries=EVERYTHING,
         max_documents=EVERYTHING,
     )
+
+
+@contextmanager
+def naming_fields_of(task: OwnMtebTask) -> Iterator[None]:
+    """Raises the block's errors with the names of the task's fields in place of those of the section `retrieval`."""
+    try:
+        yield
+    except DataError as error:
+        what, fix = error.what, error.fix
+        for name, field in RETRIEVAL_FIELDS.items():
+            what, fix = what.replace(f"retrieval.{name}", field), fix.replace(f"retrieval.{name}", field)
+        raise DataError(f"mteb.own: {task.name}: {what}", fix) from error
 
 
 def own_rows(task: OwnMtebTask, split: str) -> Iterator[dict[str, Any]]:
@@ -148,7 +177,7 @@ def own_rows(task: OwnMtebTask, split: str) -> Iterator[dict[str, Any]]:
             count += 1
             yield row
     if not count:
-        raise DataError(f"mteb.own: {task.name}: {getattr(task, split)} holds no rows", "name files with rows")
+        raise DataError(f"mteb.own: {task.name}: {getattr(task, split)} has no rows", "name files that contain rows")
 
 
 def _field(record: Mapping[str, Any], field: str, place: str) -> Any:

@@ -375,8 +375,8 @@ def injected(model: Any, p: float) -> Injected | None:
         return None
     if not p:
         raise ModelError(
-            f"{type(model).__name__} has no dropout, so two views of a text are equal",
-            "set das.injected_dropout above 0; or das.contrast_weight to 0 and das.general_importance to none",
+            f"{type(model).__name__} has no dropout, so the two passes over a text that das compares are equal",
+            "set das.injected_dropout above 0, or set das.contrast_weight to 0 and das.general_importance to none",
         )
     return Injected(model, p)
 

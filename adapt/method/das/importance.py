@@ -92,11 +92,13 @@ def load_importance(folder: Path, model: Any) -> Importance:
         theirs["vocabulary"] = ours["vocabulary"]  # the vocabulary may differ, because embeddings are not masked
     if theirs != ours:
         differences = ", ".join(
-            f"{name} {theirs.get(name)} there and {ours[name]} here" for name in ours if theirs.get(name) != ours[name]
+            f"{name} is {theirs.get(name)} there and {ours[name]} in this model"
+            for name in ours
+            if theirs.get(name) != ours[name]
         )
         raise ModelError(
-            f"{path} holds the importance of another model: {differences}",
-            "keep to one model in a sequence of domains, or measure importance again on this one",
+            f"{path} has the importance of units of another model: {differences}",
+            "use the same model for all domains of a sequence, or measure importance again on this model",
         )
     return importance
 
@@ -226,7 +228,7 @@ class SoftMask(Method):
         table = model.get_input_embeddings().weight  # type: ignore[operator]
         if len(table) != len(self._embedding):
             raise ModelError(
-                f"importance was measured for {len(self._embedding):,} tokens, and the model has embeddings for "
+                f"importance was measured for {len(self._embedding):,} tokens, but the model has embeddings for "
                 f"{len(table):,}",
                 "measure importance again on this model, or set das.embeddings to free",
             )

@@ -50,7 +50,7 @@ CONTRAST = (
     "injected_dropout",
 )
 KINDS = {"head": "attention heads", "inner": "feed-forward, inner", "output": "feed-forward, output"}
-PLASTICITY = "plasticity left (1 - importance): mean over layers, then lowest to highest"
+PLASTICITY = "remaining plasticity (1 - importance): mean over layers (lowest to highest layer)"
 
 
 @dataclass(frozen=True)

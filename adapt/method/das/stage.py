@@ -122,7 +122,8 @@ class MeasureImportance(Stage[ImportanceMeasured]):
         result = ImportanceMeasured(**measure_importance(measuring, folder), embeddings_share=share)
         left = plasticity_under(das, result.plasticity)
         for kind, layers in left.items():
-            log(f"plasticity left, {kind} units by layer: {' '.join(f'{plasticity:.2f}' for plasticity in layers)}")
+            by_layer = " ".join(f"{plasticity:.2f}" for plasticity in layers)
+            log(f"remaining plasticity (1 - importance) of {kind} units, by layer: {by_layer}")
         for warning in islice(saturated(das, left), SHOWN):
             log(f"warning: {warning}")
         return Outcome(result, cost_of(result.device_seconds, config.resources.price_per_device_hour))
@@ -166,4 +167,4 @@ def unprotected(das: DasOptions, embeddings_share: float | None) -> list[str]:
     if embeddings_share is None or das.soft_mask == "none" or das.embeddings != "free":
         return []
     text = f"{embeddings_share:.0%} of the parameters are embeddings, which das.embeddings free leaves unprotected"
-    return [f"{text}: try frequency"] if embeddings_share > FREE_SHARE else []
+    return [f"{text}: try das.embeddings frequency"] if embeddings_share > FREE_SHARE else []

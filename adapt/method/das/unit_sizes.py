@@ -140,7 +140,7 @@ def gradients_on_cluster(measuring: Measuring, rows: np.ndarray) -> tuple[Sums, 
     if not all(sizes.isfinite().all() for sizes in sums.units.values()):
         raise TrainingError(
             "gradients are not finite, so importance cannot be measured",
-            "check the loss of the training before; a smaller training.learning_rate may help",
+            "check the loss of the previous training run; a smaller training.learning_rate may help",
         )
     return sums, seconds
 

@@ -94,23 +94,26 @@ def check_growths(model: Path, growths: Sequence[Growth]) -> None:
     shared = heads // (config.get("num_key_value_heads") or heads or 1)
     for number, growth in enumerate(growths, start=1):
         if growth.layers < 0 or growth.heads < 0:
-            raise ConfigError("elle.layers and elle.heads hold a number below 0", "models only grow: give 0 or more")
+            raise ConfigError(
+                "elle.layers or elle.heads has a number below 0", "set 0 or more, because models only grow"
+            )
         if growth.layers > layers:
             raise ConfigError(
-                f"elle.layers adds {growth.layers} layers before domain {number} to {layers}, but each is copied at"
-                " most once",
-                f"give at most {layers} there",
+                f"elle.layers adds {growth.layers} layers to {layers} layers before domain {number}, but each layer can"
+                " be copied only once",
+                f"add at most {layers} layers there",
             )
         if shared and growth.heads % shared:
             raise ConfigError(
                 f"elle.heads adds {growth.heads} heads before domain {number}, but in this model {shared} heads share a"
                 " key and a value",
-                f"give multiples of {shared}",
+                f"set a multiple of {shared}",
             )
         if heads and hidden * growth.heads % heads:
             raise ConfigError(
-                f"elle.heads adds {growth.heads} heads to {heads}: states of width {hidden} cannot grow in proportion",
-                f"give a number of heads that keeps the width whole, such as {heads}",
+                f"elle.heads adds {growth.heads} heads to {heads}, but the hidden size {hidden} cannot grow in"
+                " proportion to a whole number",
+                f"add a number of heads that keeps the hidden size a whole number, such as {heads}",
             )
         hidden += hidden * growth.heads // heads if heads else 0
         layers, heads = layers + growth.layers, heads + growth.heads
@@ -150,7 +153,7 @@ def check_prompts(config: Config, model: Path, length: int) -> None:
     if not length or found.keys() - {PROMPTS, NAMED}:
         refuse_additions(model, "grown (method.kind elle)")
         return
-    check_prepared(config, "the prototype of a domain", f"set {FIELD} to 0")
+    check_prepared(config, "the mean embedding of a domain", f"set {FIELD} to 0")
     if PROMPTS in found and found[PROMPTS]["length"] != length:
         had = found[PROMPTS]["length"]
         what = f"{FIELD} is {length}, but the prompts of {model} have {had} vectors"

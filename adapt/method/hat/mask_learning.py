@@ -92,8 +92,8 @@ class MaskLearning:
             return ""
         reached = steepness_at(max(done - 1, 0), self._steps, self._steepest)
         return (
-            f"the masks reached a steepness of {reached:.3g} instead of {self._steepest:g}: the model computes with"
-            " steeper masks than it learnt with"
+            f"the masks of method.kind hat reached a steepness of {reached:.3g} instead of {self._steepest:g} in"
+            " training: the trained model uses steeper masks than those it was trained with"
         )
 
     def report(self) -> dict[str, float]:

@@ -111,12 +111,12 @@ class Lora(Method):
         check_units(model)
         if self.options.intruders < 1 and self.options.kind not in WHOLE_BASES:
             raise ConfigError(
-                f"lora.intruders is {self.options.intruders}, but {self.options.kind} does not keep the original"
-                " weights",
+                f"lora.intruders is {self.options.intruders}, but lora.kind {self.options.kind} does not keep the"
+                " original weights",
                 "leave lora.intruders at 1, or set lora.kind to lora, dora or mica",
             )
         if self.options.kind == "corda":
-            check_prepared(config, "what enters the layers", "set lora.kind to another")
+            check_prepared(config, "the input of the layers", "choose another lora.kind")
         if size := model_size(model):
             check_rank(self.options, min(size.hidden, size.attention))
 
@@ -223,7 +223,7 @@ def check_rank(options: LoraOptions, smallest: int) -> None:
     most = smallest - (options.kind == "osf")  # osf must leave at least one direction to preserve
     if options.kind in BOUNDED and options.rank > most:
         raise ConfigError(
-            f"lora.rank is {options.rank}, but lora.kind {options.kind} starts from singular directions, and the"
-            f" smallest weight has only {smallest}",
+            f"lora.rank is {options.rank}, but lora.kind {options.kind} starts from singular directions of the"
+            f" weights, and the smallest weight matrix has only {smallest}",
             f"set lora.rank to {most} or less",
         )

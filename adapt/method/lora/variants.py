@@ -74,7 +74,8 @@ def add_low_rank(model: Any, options: LoraOptions, seed: int, moments: Path | No
     transposed = is_transposed(layers[0].part(layers[0].pattern.outer))
     if transposed and options.kind in UNTRANSPOSED:
         raise ModelError(
-            f"lora.kind {options.kind} does not train {model.config.model_type} models, whose weights are transposed",
+            f"lora.kind {options.kind} does not support {model.config.model_type} models, because their weights are"
+            " transposed",
             "set lora.kind to lora, dora, pissa or mica",
         )
     model.requires_grad_(False)

@@ -148,7 +148,9 @@ def choose_domain(model: Any, name: str) -> None:
     """
     known = domains_of(model)
     if known is None:
-        raise ModelError(f"the model has no parts for single domains, so none for {name!r}", "name no domain")
+        raise ModelError(
+            f"the model has no domain-specific parts, so the domain {name!r} cannot be selected", "leave out the domain"
+        )
     if name not in known.names:
         fix = nearest(name, known.names, f"choose one of {', '.join(known.names)}")
         raise ModelError(f"the model has no parts for the domain {name!r}", fix)

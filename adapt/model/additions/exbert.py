@@ -42,7 +42,7 @@ def add_exbert(model: Any, share: float, first_new: int, seed: int) -> None:
     """
     if EXBERT in [entry["kind"] for entry in additions_of(model.config)]:
         raise ModelError(
-            "the model has exBERT's module already, and can have only one",
+            "the model already has exBERT's module, and can have only one",
             "leave vocabulary.module unset: training then continues with this module",
         )
     layer = layers_of(model)[0]
@@ -70,7 +70,7 @@ def attach_exbert(model: Any, heads: int, inner: int, first_new: int) -> None:
     """
     if is_decoder(model.config):
         raise ModelError(
-            f"exBERT's module goes with encoders, and {type(model).__name__} is a decoder", "choose an encoder"
+            f"exBERT's module works only with encoders, but {type(model).__name__} is a decoder", "choose an encoder"
         )
     for layer in layers_of(model):
         module: Any = layer.module
@@ -169,8 +169,8 @@ def train_exbert_alone(model: Any) -> None:
     entry = next((entry for entry in additions_of(model.config) if entry["kind"] == EXBERT), None)
     if entry is None:
         raise ModelError(
-            f"freeze.all_but_module trains exBERT's module alone, and {type(model).__name__} has none",
-            "begin with a model that dontstop vocabulary extend has made with vocabulary.module exbert",
+            f"freeze.all_but_module trains only exBERT's module, but {type(model).__name__} has no such module",
+            "start from a model that `dontstop vocabulary extend` wrote with vocabulary.module exbert",
         )
     model.requires_grad_(False)
     for part in trained_parts(model):

@@ -69,7 +69,10 @@ class _Before:
             return arguments, options
         given = dict(zip(inspect.signature(module.forward).parameters, arguments, strict=False)) | options
         if given.get("past_key_values") is not None:
-            raise ModelError("a model with prompts cannot go on from states of an earlier call", "set use_cache=False")
+            raise ModelError(
+                "a model with trained prompts cannot continue from the past_key_values of an earlier call",
+                "set use_cache=False",
+            )
         ids, words = given.pop("input_ids", None), given.pop("inputs_embeds", None)
         given["inputs_embeds"] = module.get_input_embeddings()(ids) if words is None else words
         prolong = _prolong_rows if given.get("documents") is None else _prolong_documents
@@ -111,7 +114,10 @@ def _prolong_rows(given: dict[str, Any], prompt: Prompt, first: int) -> Tensor:
     def before(name: str, beginning: Tensor, shift: int = 0) -> None:
         if (values := given.get(name)) is not None:
             if values.ndim != 2:
-                raise ModelError(f"a model with prompts takes no {name} of {values.ndim} dimensions", "give rows of it")
+                raise ModelError(
+                    f"a model with trained prompts does not support {name} with {values.ndim} dimensions",
+                    f"pass {name} with 2 dimensions: sequences x tokens",
+                )
             start = beginning.to(values).expand(len(values), -1)
             given[name] = torch.cat((start, values + shift), 1)
 
@@ -143,7 +149,8 @@ def attach_prompts(model: Any, sets: int, length: int) -> None:
     base = model.base_model
     if document_rows(model):
         raise ModelError(
-            f"prompts need packed documents, which {type(model).__name__} does not take", "choose another method.kind"
+            f"prompts need several documents packed into one sequence, which {type(model).__name__} does not support",
+            "choose another method.kind",
         )
     table = base.get_input_embeddings().weight
     prompts = DomainSets(Prompt(length, table.shape[1], table.device) for _ in range(sets))

@@ -50,7 +50,7 @@ def attach_additions(model: Any, config: Any) -> None:
         if kind not in ADDITIONS:
             known = ", ".join(sorted(ADDITIONS)) or "none"
             raise ModelError(
-                f"there is no addition {kind!r} to a model",
+                f"config.json names the addition {kind!r}, which this version of dontstop does not know",
                 nearest(kind, ADDITIONS, f"load it with the version of dontstop that made it (known here: {known})"),
             )
         attach = ADDITIONS.load(kind)
@@ -114,7 +114,7 @@ def refuse_additions(folder: Path, what: str) -> None:
     if kinds := [entry["kind"] for entry in stored_additions(folder)]:
         raise ModelError(
             f"{folder} cannot be {what}: it carries {', '.join(kinds)} in addition to its architecture",
-            "choose an ordinary model, such as the one that its training began with",
+            "choose a model without additions, such as the model from which its training started",
         )
 
 
@@ -131,7 +131,11 @@ def check_parts(folder: Path, domain: str) -> None:
     named = [entry for entry in stored_additions(folder) if entry["kind"] == "domains"]
     names = [name for entry in named for name in entry["names"]]
     if domain not in names:
-        fix = f"choose one of {', '.join(names)}" if names else "name no domain: the model has no parts for any"
+        fix = (
+            f"choose one of {', '.join(names)}"
+            if names
+            else "leave out the domain: the model has no domain-specific parts"
+        )
         raise ModelError(f"{folder} has no parts for the domain {domain!r}", nearest(domain, names, fix))
 
 
@@ -139,7 +143,7 @@ def _checked(entries: Any, where: str) -> list[dict[str, Any]]:
     """Checks that the entries are a list of objects with a kind, and returns them."""
     if not (isinstance(entries, list) and all(isinstance(entry, dict) and "kind" in entry for entry in entries)):
         raise ModelError(
-            f"`{KEY}` in {where} is not a list of objects that each have a kind", "copy or make the model again"
+            f"`{KEY}` in {where} is not a list of objects that each have a kind", "copy or train the model again"
         )
     return entries
 
@@ -151,7 +155,7 @@ def _counted(entries: list[dict[str, Any]], where: str) -> list[dict[str, Any]]:
             if entry.get("sets", len(names)) != len(names):
                 raise ModelError(
                     f"{where} names {len(names)} domains ({', '.join(names)}), but has {entry['kind']} for"
-                    f" {entry['sets']}",
-                    "copy or make the model again",
+                    f" {entry['sets']} domains",
+                    "copy or train the model again",
                 )
     return entries

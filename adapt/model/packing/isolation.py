@@ -30,7 +30,7 @@ _LENGTHS = 3, 5
 _LONG = 70
 """Length of a long document for checking models that compute documents as rows [tokens]. The document is longer than
 most attention windows and blocks, unlike the other documents of the check."""
-APART = "cannot keep documents apart: computed together, they have other losses than alone"
+APART = "cannot keep documents separate: their losses change when they are computed together"
 _ANSWER = 1000.0
 _TOLERANCE = 1e-4
 _NOISE = 1e-5
@@ -80,7 +80,7 @@ def see_only_earlier(model: PreTrainedModel) -> None:
     """
     if document_rows(model):
         raise ModelError(
-            f"the attention of {type(model).__name__} cannot be made causal, because it takes no packed documents",
+            f"the attention of {type(model).__name__} cannot be made causal: it does not support packed documents",
             "choose an encoder like BERT, RoBERTa, DistilBERT, ELECTRA or ModernBERT, or objective.kind mlm",
         )
     set_causal(model, True)

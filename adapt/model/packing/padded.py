@@ -73,7 +73,9 @@ class DocumentRows:
             ModelError: padding would change the model's outputs.
         """
         if self.way == "by length":
-            raise ModelError(f"{WHY[self.way]}, which ZeRO stage 3 cannot do", "set resources.zero_stage to 0, 1 or 2")
+            raise ModelError(
+                f"{WHY[self.way]}, which is impossible at ZeRO stage 3", "set resources.zero_stage to 0, 1 or 2"
+            )
         self._at_once = True
 
     def layout(self, documents: Documents) -> Layout:

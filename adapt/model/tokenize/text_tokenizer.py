@@ -295,13 +295,13 @@ class QuickTokenizer:
         cuts, sample = self._cuts or find_cuts(self._backend, self._words), _sample(texts)
         by_pieces = cuts.tokenizer(self._backend, self._words)
         if not cuts.rules:
-            self.refused = "this tokenizer does not allow to cut texts at blanks"
+            self.refused = "this tokenizer does not allow splitting texts at spaces"
         elif not by_pieces(sample).same(by_library(self._backend, sample, self._words)):
-            self.refused = "cut at blanks, this text had other tokens"
+            self.refused = "split at spaces, this text has other tokens"
         else:
             self._pieces = by_pieces
         if self.refused:
-            log(f"texts are tokenized by the library's own call, which is slower: {self.refused}")
+            log(f"texts are tokenized by the tokenizers library's own call, which is slower: {self.refused}")
 
 
 def _is_unicode(texts: Sequence[str]) -> bool:

@@ -103,13 +103,14 @@ class StudyNow:
         """Returns a sentence that says which round is running and how many comparisons have ended."""
         if not self.comparisons:
             seeds = joined_names([str(number) for number in self.seeds])
-            return f"This study is sequential: it looks at its results with {seeds} seeds per side."
+            return f"This study is sequential: it compares its results when each side has {seeds} seeds."
         total = len(self.comparisons)
         ended = f"{total - self.open} of {total} comparisons have ended"
         if self.next_look is None:
-            return f"The sequential study is finished: {ended} within {self.seeds[-1]} seeds per side."
+            return f"The sequential study is finished: {ended}, with at most {self.seeds[-1]} seeds per side."
         left = self.looks - self.next_look
-        more = f"{left} more may follow, up to {self.seeds[-1]} seeds" if left else "it is the last"
+        rounds = f"{left} more round{'' if left == 1 else 's'}"
+        more = f"{rounds} may follow, up to {self.seeds[-1]} seeds" if left else "this is the last round"
         return (
             f"Round {self.next_look} of {self.looks}, with {self.seeds[self.next_look - 1]} seeds per side: {ended};"
             f" {more}."
@@ -128,11 +129,13 @@ class StudyNow:
         if self.ahead:
             costs = [[each.name, *_numbers(each)] for each in self.ahead]
             note = (
-                "Runs are stages that take device time. Their time is the mean of finished runs of the same task, or "
-                "the forecast of a training. Smallest: all comparisons end at the next look. Expected: the observed "
-                "differences and variances are the true ones. Largest: no comparison ends before the last look."
+                "Runs are stages that take device time. The time of a run is the mean of finished runs of the same "
+                "task or, for a training, the training's forecast. Smallest: all comparisons end at the next look. "
+                "Expected: the observed differences and variances are the true ones. Largest: no comparison ends "
+                "before the last look."
             )
-            blocks.append(Table(["forecast", "runs", "device-hours", "cost"], costs, "What the study may take", note))
+            header = ["forecast", "runs", "device-hours", "cost"]
+            blocks.append(Table(header, costs, "Forecast of the remaining cost", note))
         return blocks
 
 
@@ -289,7 +292,7 @@ class ChainNow(SelfShown):
         if drawings := [drawing for training in self.trainings[:MOST_CURVES] if (drawing := _curve(training))]:
             blocks.append(Figures(drawings))
         if self.waiting:
-            blocks.append(TextBlock("What waits, and why:"))
+            blocks.append(TextBlock("Waiting results, and what they wait for:"))
             blocks.append(Findings([FindingBlock(what, why, _tone(why)) for what, why in self.waiting]))
         return [*blocks, *(TextBlock(line) for line in self.costs)]
 

@@ -15,7 +15,7 @@ from adapt.terminal.console import duration, is_unread, logs_json
 START = "start.training"
 """Name of the input that is the training stage of another entry (see `adapt.model.start.Start`)."""
 STATES = ("finished", "running", "waiting")
-ENTRY_COLUMNS = ("entry of the file", *STATES, "not finished")
+ENTRY_COLUMNS = ("entry of the chain file", *STATES, "not finished")
 
 
 class TrainingAhead(NamedTuple):
@@ -103,7 +103,7 @@ def trainings_table(trainings: Sequence[TrainingAhead]) -> Table | None:
         for label, tokens, hours, cost in (*trainings, ("all", *sums))
     ]
     note = (
-        "A question mark: not known. Tokens and device-hours are known when the text is prepared; the cost also needs"
+        "? means not known. Tokens and device-hours are known once the text is prepared; the cost also needs"
         " resources.price_per_device_hour."
     )
     return Table(["training", "tokens", "device-hours", "cost"], rows, "Trainings that will run", note)
@@ -144,7 +144,7 @@ def why_waiting(stage: Stage[Any], store: Store) -> str:
     first = next(_unmade(stage, store), None)
     if first is None:
         failure = failure_of(folder)
-        return f"failed: {failure}" if failure else "ready: it waits for free resources, or for dontstop chain run"
+        return f"failed: {failure}" if failure else "ready: waits for free resources, or for `dontstop chain run`"
     place, what = store.folder_of(first), f"{first.kind} {first.name}"
     if is_claimed(place):
         return f"waits for {what}, which is running"

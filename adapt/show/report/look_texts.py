@@ -45,7 +45,7 @@ def ending_text(ending: Ending, change: Change, unit: str = "", is_paired: bool 
     text = f"{WORDS[seen.conclusion]} {when}: {change(seen.difference)}{f' {unit}' if unit else ''}"
     text += worded_interval(seen.low, seen.high, change, ", repeated 95% CI ")
     if seen.p is None:
-        text += "; significance cannot be tested, because nothing varies"
+        text += "; significance cannot be tested, because the values do not vary"
     else:
         text += f", {p_value(seen.p)} (level {p_value(seen.level, bare=True)})"
     if seen.conclusion == "equal":
@@ -93,11 +93,12 @@ def looks_table(looks: Sequence[Looked], change: Callable[[str], Change]) -> Tab
         "margin",
     ]
     note = (
-        "Each comparison at the look at which it ended, or at its latest look. Repeated 95% intervals hold at all "
-        f"looks together ({spending} spending, Lan and DeMets 1983); they are not corrected for the number of recipes. "
-        "A difference is significant if p is below the level of the look, which Holm's method corrects for the number "
-        "of recipes. Verdicts of better or worse are false in at most 5% of studies per task or figure, all looks and "
-        "recipes together, and no difference that matters in at most 2.5% per comparison."
+        "A look is an interim analysis. Each row shows a comparison at the look at which it ended, or at its latest "
+        f"look. Repeated 95% intervals hold at all looks together ({spending} spending, Lan and DeMets 1983); they are "
+        "not corrected for the number of recipes. A difference is significant if p is below the level of the look. "
+        "Holm's method corrects this level for the number of recipes. For each task or metric, at most 5% of studies "
+        "have a false verdict of better or worse, over all looks and recipes. For each comparison, at most 2.5% of "
+        "studies have a false verdict of no difference that matters."
     )
     return Table(header, rows, "Verdicts of the sequential study", note)
 

@@ -109,7 +109,8 @@ def _verdict(
         return [*blocks, *_looks(study)]
     if drawings := difference_figures(results, compared):
         text = (
-            "Difference from the baseline with 95% intervals. Hollow: may be chance, Holm-corrected p is .05 or more."
+            "Difference from the baseline with 95% intervals. Hollow points may be due to chance: their"
+            " Holm-corrected p is .05 or more."
         )
         blocks += [Figures(drawings), TextBlock(text)]
     return blocks
@@ -118,7 +119,7 @@ def _verdict(
 def _looks(study: Study) -> list[Block]:
     """Returns the table and the drawings of the looks of a sequential study."""
     if not study.looks:
-        return [TextBlock("This study is sequential, and its first look has not been made.")]
+        return [TextBlock("This study is sequential, and its first look (interim analysis) has not happened yet.")]
     recipes = list(dict.fromkeys(recipe for looked in study.looks for recipe in looked.found))
     drawings = look_drawings(study.looks, recipes, _scale)
     text = (
@@ -190,7 +191,8 @@ def _curves(study: Study, results: Results) -> list[Block]:
     if drawings := [drawing for row in results.rows if (drawing := learning_curves(row, results))]:
         blocks += [
             TextBlock(
-                "Score on dev by epoch of fine-tuning: the mean over seeds that still train, and each seed faintly."
+                "Score on dev by epoch of fine-tuning. Thick lines: mean over the seeds that still train. Faint lines:"
+                " single seeds."
             )
         ]
         blocks += [Figures(drawings, _legend(results, results.recipes))]
@@ -232,7 +234,10 @@ def _lineage(study: Study) -> list[Block]:
     nodes = lineage(study)
     if not nodes:
         return []
-    note = "Which stages made what. Similar stages are drawn as one, and measurements are left out."
+    note = (
+        "Arrows lead from each stage to the stages that use its result. A box may stand for several similar stages. "
+        "Measurements are left out."
+    )
     return [Figures([(draw_lineage(nodes), note)], wide=True)]
 
 
@@ -242,7 +247,8 @@ def _reproduce(study: Study) -> list[Block]:
         return []
     text = (
         "A stage's key is a hash of what determines its result: the same key means the same result. Running the chain "
-        "again with its configuration, on the versions below, finds finished stages by their keys and runs the others."
+        "again with the same configuration and with the package versions below finds finished stages by their keys and "
+        "runs the others."
     )
     stages: list[list[Cell | str]] = [
         [entry.label, entry.record.stage, entry.record.key[:KEY], str(entry.record.path)] for entry in study.entries
@@ -350,7 +356,10 @@ def _of_data(row: Row) -> Iterator[str]:
     if leaked := known.get("leaks", {}).get("test_in_train"):
         yield f"{leaked} of {sizes.get('test', '?')} test texts are also in train; see the scores without them."
     if leaked := known.get("leaks", {}).get("dev_in_train"):
-        yield f"{leaked} of {sizes.get('dev', '?')} dev texts are also in train, so the best epoch may come too late."
+        yield (
+            f"{leaked} of {sizes.get('dev', '?')} dev texts are also in train, so the epoch that is best on dev may be"
+            " too late."
+        )
     yield from (f"{remark}." for remark in (*known.get("label_warnings", []), *known.get("text_faults", [])))
     if not known.get("label_warnings") and (unseen := known.get("unseen_classes")):
         yield f"classes of dev or test that train does not have: {', '.join(map(str, unseen))}."
@@ -368,13 +377,16 @@ def _of_runs(row: Row, results: Results) -> Iterator[str]:
             yield f"{label} has {len(group.entries)} of {most} seeds."
         degenerate = [str(metrics["seed"]) for metrics in group.metrics if metrics.get("degenerate")]
         if degenerate:
-            yield f"{label}, seed {', '.join(degenerate)}: the model predicts one class only. It counts as well."
+            yield (
+                f"{label}, seed {', '.join(degenerate)}: the model predicts one class only. Its score is included in"
+                " the means."
+            )
     if most == 1:
         yield "each recipe has one seed, so the variation between fine-tuning runs is not measured."
     first = next(iter(row.groups.values())).metrics[0]
     for split, count in _counts(first.get("truncated")).items():
         size = row.task_record.metrics.get("examples", {}).get(split) if row.task_record else None
-        yield f"{count}{f' of {size}' if size else ''} texts of {split} were cut to the model's length."
+        yield f"{count}{f' of {size}' if size else ''} texts of {split} were truncated to the model's maximum length."
 
 
 def _counts(values: Any) -> dict[str, int]:

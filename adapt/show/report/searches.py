@@ -40,19 +40,19 @@ def _gained(found: FoundSearch) -> str:
     if best is as_it_is:
         return f"Of {len(found.rows)} trials none was better on dev than your configuration."
     if not found.confirmed:
-        return f"{chosen}. The best of many trials was also lucky: only fresh seeds can show what it gains."
+        return f"{chosen}. The best of many trials is partly best by chance: only fresh seeds can show its gain."
     figures, seeds = found.confirmed["fresh"], len(found.confirmed["seeds"])
     if found.confirmed["gained"] is None:
-        return f"{chosen}. Your configuration failed, so the figures of {seeds} fresh seeds are compared with nothing."
+        return f"{chosen}. Your configuration failed, so there is nothing to compare the {seeds} fresh seeds with."
     gains = "; ".join(f"{name} {_difference(figure['difference'])}" for name, figure in figures.items())
     selection = found.confirmed["selection"]
     luck = (
         ""
         if selection is None
-        else f" {selection:+.4f} of the gain on dev was the luck of choosing the best of many trials."
+        else f" {selection:+.4f} of the gain on dev was chance, because the best of many trials was chosen."
     )
     few = f" {FEW_SEEDS}" if _are_few(seeds) else ""
-    return f"{chosen}. With {seeds} fresh seeds, it changes {gains}.{luck}{few}"
+    return f"{chosen}. With {seeds} fresh seeds, this trial changes {gains}.{luck}{few}"
 
 
 def _bounded(found: FoundSearch) -> str:
@@ -61,7 +61,7 @@ def _bounded(found: FoundSearch) -> str:
     if not bound:
         return ""
     if found.best.number in beyond:
-        return f" (none of which keeps {bound['metric']} within {bound['limit']:g}; the nearest is taken)"
+        return f" (none of which keeps {bound['metric']} within {bound['limit']:g}; the nearest one is chosen)"
     return f", of which {len(beyond)} do not keep {bound['metric']} within {bound['limit']:g}"
 
 
@@ -115,17 +115,18 @@ def _blocks(found: FoundSearch, name: str) -> list[Block]:
 def _said_of(known: Importances | None) -> str:
     if known is None:
         return "There are too few different trials to say which field mattered."
-    doubt = "" if known.explained > 0 else ", so the shares say nothing"
+    doubt = "" if known.explained > 0 else ", so the shares are not informative"
     return (
         "Importance: permutation importance of a random forest."
-        f" It explains {100 * max(known.explained, 0):.0f}% of the variance of trials that it has not seen{doubt}."
-        " A field's share counts what it does together with others too, so shares may add to more than 100%."
+        f" The forest explains {100 * max(known.explained, 0):.0f}% of the variance of trials that it has not seen"
+        f"{doubt}."
+        " A field's share includes its interactions with other fields, so shares may add up to more than 100%."
     )
 
 
 def _curves(found: FoundSearch, name: str) -> list[Drawn]:
     kinds = (
-        (turn_curves(found), "steps", found.first, f"Turns: {found.first} when it was judged"),
+        (turn_curves(found), "steps", found.first, f"Search: {found.first} each time that a trial was measured"),
         (loss_curves(found), "step", "training loss [nats per token]", "Training: loss by step"),
         (score_curves(found), "epoch", "score on dev", "Fine-tuning: score on dev by epoch"),
     )
@@ -146,7 +147,7 @@ def _tables(found: FoundSearch) -> list[Block]:
         f" {metrics['stages']} stages and took {hours(metrics['device_hours'], 'device-')}. {metrics['shared']} times a"
         " trial reused a stage of another trial."
     )
-    note += f" {FRONT} no other trial is at least as good in every objective." if several else ""
+    note += f" {FRONT} marks trials for which no other trial is at least as good in every objective." if several else ""
     blocks: list[Block] = [Table(header, rows[:SHOWN_TRIALS], f"{found.label}: trials of {metrics['job']}", note)]
     if rest := rows[SHOWN_TRIALS:]:
         blocks.append(Folded(f"More trials: {len(rest)}", [Table(header, rest)]))
@@ -209,7 +210,7 @@ def _shown(value: Any) -> str:
 
 AS_IT_IS, OTHERS, BEST = 0, 1, 2
 """Numbers of the colours of the unchanged configuration, of other trials and of the best trial."""
-LEGEND = (("best trial", BEST), ("your configuration", AS_IT_IS), ("other trials; the darker, the better", OTHERS))
+LEGEND = (("best trial", BEST), ("your configuration", AS_IT_IS), ("other trials, darker is better", OTHERS))
 WIDE = 10.0
 """Minimum ratio of the largest to the smallest value for which an axis is logarithmic."""
 AXIS = 1.7
@@ -334,7 +335,7 @@ def front_figure(found: FoundSearch, name: str) -> Drawn:
         axes.set_ylabel(second)
         return svg(
             figure, f"front-{name}"
-        ), "One objective against the other. Filled points on the line are beaten by no other trial."
+        ), "One objective against the other. The filled points on the line are Pareto-optimal trials."
 
 
 def _points(trials: Sequence[FoundTrial], first: str, second: str) -> tuple[list[float], list[float]]:

@@ -189,10 +189,13 @@ def _of_order(sequences: Sequences, order: tuple[str, ...]) -> list[Block]:
     blocks: list[Block] = []
     domains = sorted({domain for names in sequences.orders for domain in names})
     if drawings := losses(sequences, order, domains):
-        about = "Held-out loss after each domain, mean over seeds; dashed until a text's own domain is learnt (dot)."
+        about = (
+            "Held-out loss after training on each domain, mean over seeds. A dot marks the training on the text's own"
+            " domain; before it, the line is dashed."
+        )
         blocks += [TextBlock(about), Figures(drawings, legend(sequences, domains))]
     tables = [table for name in sequences.methods for table in method_tables(name, sequences.of(name, order))]
-    return [*blocks, Folded("What methods noted", tables)] if tables else blocks
+    return [*blocks, Folded("Tables that the methods report", tables)] if tables else blocks
 
 
 def _matrices(method: str, sequences: Sequences) -> Folded:
@@ -351,12 +354,12 @@ def sequence_front(sequences: Sequences) -> Figures | None:
     front, bend = front_of(methods)
     shown = [each for each in methods if each in front or not _is_far(each, methods)]
     about = (
-        "Held-out loss at the end, the mean over domains, against the change on general text; means over seeds with "
-        "95% intervals; lower is better. The dark line is the front: no method that learns domain after domain is "
-        "better on both. Hollow: models of their own, or all text at once."
+        "Mean held-out loss over the domains at the end, against the change of the loss on general text; means over "
+        "seeds with 95% intervals; lower is better. The dark line is the front: no method that learns domain after "
+        "domain is better on both. Hollow points: a separate model for each domain, or all domains at once."
     )
     if left := [f"{each.method} ({each.point[0]:.2f}, {nats(each.point[1])})" for each in methods if each not in shown]:
-        about += f" Too far away to be drawn: {'; '.join(left)}."
+        about += f" Too far away to be drawn (loss on the domains, change on general text): {'; '.join(left)}."
     return Figures([(_drawing(shown, front, bend), about)])
 
 
@@ -380,8 +383,8 @@ def _drawing(methods: Sequence[MethodReached], front: Sequence[MethodReached], b
         axes.plot(*zip(*(each.point for each in front), strict=True), color=INK, linewidth=1.4, zorder=1)
         if bend:
             axes.plot(*bend.point, "o", color=INK, markersize=14, fillstyle="none")
-        axes.set_xlabel("loss on the domains at the end [nats per token]")
-        axes.set_ylabel("change on general text [nats per token]")
+        axes.set_xlabel("mean loss on the domains at the end [nats per token]")
+        axes.set_ylabel("change of the loss on general text [nats per token]")
         _name(figure, axes, methods)
         return svg(figure, "domains-against-general-text")
 

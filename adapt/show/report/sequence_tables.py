@@ -21,9 +21,9 @@ MODES = {"continual": "", "separate": "a model for each domain", "joint": "all d
 ABOUT = (
     "Forgetting rate: score just after a domain was learnt minus score at the end, over all domains but the last; "
     "negative if later domains help. Just learnt: mean score right after each task's own domain. Over separate models: "
-    "that minus the score of a model that has learnt only this domain. Forward transfer: how much better a task, or "
-    "the loss on a domain's text, is just before its domain is learnt than at the start; positive if the score rose or "
-    "the loss fell. Change on general text: positive if the loss rose, which is forgetting. "
+    "the just-learnt score minus the score of a model that has learnt only this domain. Forward transfer: how much "
+    "better a task, or the loss on a domain's text, is just before its domain is learnt than at the start; positive if "
+    "the score rose or the loss fell. Change on general text: positive if the loss rose, which is forgetting. "
     "Scores are in points of 100, losses in nats per token."
 )
 
@@ -43,8 +43,11 @@ def methods(sequences: Sequences, compared: Mapping[str, Mapping[str, Paired]]) 
         ]
         for name in sequences.methods
     ]
-    note = f"Mean over seeds, each the mean over its orders, ± standard deviation, 95% interval. {ABOUT}"
-    marks = f" {MARKS}; not corrected for the number of figures." if any(compared.values()) else ""
+    note = (
+        "Mean over seeds ± standard deviation, with 95% interval. The value of a seed is the mean over its orders."
+        f" {ABOUT}"
+    )
+    marks = f" {MARKS}; not corrected for the number of metrics." if any(compared.values()) else ""
     return Table(["method", *(measure.title for measure in shown), "seeds", "runs"], rows, TITLE, note + marks)
 
 
@@ -81,12 +84,13 @@ def sequence_differences(sequences: Sequences, compared: Mapping[str, Mapping[st
         if name in compared[measure.name]
     ]
     note = (
-        "Paired: each seed against the baseline's, both as means over the orders they share. p is the larger of "
-        "Student's t and the exact sign-flip test over the seeds, which is never below 2^(1 - seeds): five seeds or "
-        "fewer cannot be significant. Their interval is Student's t, which assumes normal differences; from six seeds "
-        "on it agrees with p. Holm corrects for the number of methods, not of figures. Variation between trainings is "
-        "included; variation from the choice of tasks and orders is not. The verdict is equal if the interval lies "
-        f"within the margin of {sequences.margin.points:g} points, or of {sequences.margin.nats:g} nats per token."
+        "Each seed of a method is paired with the same seed of the baseline, both as means over the orders that both "
+        "have run. p is the larger of Student's t and the exact sign-flip test over the seeds. The latter is never "
+        "below 2^(1 - seeds), so five seeds or fewer cannot be significant. For five seeds or fewer, the interval is "
+        "Student's t, which assumes normal differences; from six seeds on, the interval agrees with p. Holm's method "
+        "corrects for the number of methods, not of metrics. Variation between trainings is included; variation from "
+        "the choice of tasks and orders is not. The verdict is equal if the interval lies within the margin of "
+        f"{sequences.margin.points:g} points, or of {sequences.margin.nats:g} nats per token."
     )
     header = ["method", "difference", "95% interval", "p", "p (Holm)", "verdict", "seeds"]
     return Table(header, rows, f"Differences from {sequences.baseline}", note) if rows else None
@@ -111,8 +115,8 @@ def by_task(sequences: Sequences) -> Table | None:
     rows = [_task(task, METRICS.get(name, name), sequences) for task, name in metric.items()]
     header = ["task", *(_heading(name, sequences) for name in sequences.methods)]
     note = (
-        "Mean over seeds (each the mean over its orders) in points of 100, ± standard deviation; the best is bold. "
-        "Separate models: the score of the model of the task's domain."
+        "Mean over seeds in points of 100, ± standard deviation; the best is bold. The value of a seed is the mean "
+        "over its orders. Separate models: the score of the model of the task's domain."
     )
     return Table(header, rows, "Scores at the end", note) if rows else None
 
@@ -257,9 +261,10 @@ def sequence_costs(sequences: Sequences) -> Table | None:
         [name, *(_cell(column, found, baseline) for column in COLUMNS)] for name, found in known.items() if found
     ]
     note = (
-        "Per sequence; below a figure is its ratio to the baseline's. Parameters and size on disk are of the final "
-        "model, or of the models of all domains together. FLOPs are of trainings. Device time is the median over runs "
-        "and includes what the method measures between trainings. Peak memory is the most that a worker used."
+        "Values per sequence; below each is its ratio to the baseline's value. Parameters and size on disk are of the "
+        "final model, or of the models of all domains together. FLOPs are those of the trainings. Device time is the "
+        "median over runs and includes what the method measures between trainings. Peak memory is the largest memory "
+        "use of a worker."
     )
     return Table(["method", *(column.title for column in COLUMNS)], rows, "What methods cost", note)
 
@@ -277,7 +282,7 @@ def _over(column: Column, found: Sequence[RunCosts]) -> float | None:
 
 
 NOTE = "Mean over seeds, ± standard deviation. Bold: just after the column's own domain was learnt."
-SHADES = "The darker, the better within the column."
+SHADES = "Within a column, darker cells are better."
 
 
 def matrices(runs: Sequence[SequenceRun], title: str) -> list[Table]:

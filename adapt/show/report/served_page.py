@@ -57,7 +57,8 @@ class FollowedPage:
             if finished != self._finished:  # rebuilt only when a stage has finished, because it takes seconds
                 self._report, self._finished = contents_of(study), finished
         except (AdaptError, OSError) as error:
-            warnings = [Section("Not seen", [Findings([FindingBlock(type(error).__name__, str(error), "warning")])])]
+            finding = FindingBlock(type(error).__name__, str(error), "warning")
+            warnings = [Section("The chain cannot be read", [Findings([finding])])]
         subtitle, contents = self._report
         return render_html(self.name, subtitle, [*warnings, *self._now, *contents], follows=True)
 
@@ -94,7 +95,9 @@ def serving(page: Callable[[], str], port: int) -> Iterator[str]:
         server = ThreadingHTTPServer((LOOPBACK, port), _handler(page))
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"port {port} of {LOOPBACK} cannot be used: {why}", "name another: --port 8301") from error
+        raise ConfigError(
+            f"port {port} of {LOOPBACK} cannot be used: {why}", "choose another port, such as --port 8301"
+        ) from error
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
     thread.start()
@@ -121,13 +124,14 @@ def _handler(page: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             if not is_own(self.headers.get("Host", "")):
-                self._answer(HTTPStatus.MISDIRECTED_REQUEST, "text/plain", "this page is for this machine's browsers")
+                refused = "open this page as localhost or 127.0.0.1: it is only for browsers on this machine"
+                self._answer(HTTPStatus.MISDIRECTED_REQUEST, "text/plain", refused)
             elif self.path == "/":
                 self._answer(HTTPStatus.OK, "text/html", page())
             elif self.path == SCRIPT:
                 self._answer(HTTPStatus.OK, "text/javascript", (TEMPLATES / "follow.js").read_text("utf-8"))
             else:
-                self._answer(HTTPStatus.NOT_FOUND, "text/plain", "there is one page here: /")
+                self._answer(HTTPStatus.NOT_FOUND, "text/plain", "not found: this server has only the page /")
 
         do_HEAD = do_GET  # noqa: N815 (the name that the library looks for)
 

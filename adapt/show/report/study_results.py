@@ -54,14 +54,14 @@ def read_predictions(records: Sequence[Record], labels: Sequence[str]) -> Predic
         return _with(alone, f"predictions cannot be read ({error}), so test examples are not resampled")
     ids = tuple(str(line["id"]) for line in runs[0])
     if any(tuple(str(line["id"]) for line in run) != ids for run in runs):
-        return _with(alone, "the seeds were tested on different examples, so these are not resampled")
+        return _with(alone, "the seeds were tested on different examples, so test examples are not resampled")
     classes = max(len(labels), len(records[0].metrics.get("per_class", {})))
     metric = records[0].metrics["metric"]
     tested = _tested(runs, classes, labels, metric)
     kept = [[line for line in run if not line["leaked"]] for run in runs]
     unleaked = _tested(kept, classes, labels, metric) if alone.clean and kept[0] else None
     if tested is None or np.abs(tested.scores - scores).max() > TOLERANCE:
-        return _with(alone, "predictions do not give the score on record, so test examples are not resampled")
+        return _with(alone, "predictions do not reproduce the recorded score, so test examples are not resampled")
     return Predictions(tested, unleaked or alone.clean, ids)
 
 

@@ -282,7 +282,8 @@ def _sentence(compared: RecipeCompared, unit: str) -> str:
     if compared.ending:
         return ending_text(compared.ending, points, unit)
     text = verdict(compared.comparison, compared.adjusted, unit, compared.recipes, compared.margin)
-    text = f"worse than the baseline, though the best of the others: {text}" if compared.ended == "worse" else text
+    if compared.ended == "worse":
+        text = f"worse than the baseline, although the best of the other recipes: {text}"
     return text[0].upper() + text[1:]
 
 
@@ -291,7 +292,7 @@ def _price(cost: Cost, changes: list[float]) -> str:
     if cost.device_hours is not None:
         parts.append(f"cost {hours(cost.device_hours, 'device-')}")
     if changes:
-        parts.append(f"loss on general text {span(changes)} nats per token")
+        parts.append(f"change of the loss on general text {span(changes)} nats per token")
     return "".join(f"; {part}" for part in parts)
 
 

@@ -91,9 +91,9 @@ def score_differences(results: Results, compared: Compared) -> Table:
         "test that exchanges seeds between recipes, one that exchanges predictions by example, and the resampled "
         "differences. Holm's method corrects p for the number of recipes. The verdict is equal if the interval lies "
         f"within the margin of {100 * results.margin:g} points. Detectable difference: a true difference of this size "
-        "is found in 80% of simulated studies with as many seeds, as much variance and no correction; none if p cannot "
-        "fall below .05. Each model was pre-trained once, so the figures do not contain the variation between "
-        "pre-trainings, nor that of the choice of tasks."
+        "is found in 80% of simulated studies with the same number of seeds, the same variance and no correction; a "
+        "dash if p cannot fall below .05. Each model was pre-trained once, so the intervals and p do not include "
+        "variation between pre-training runs. They do not include variation from the choice of tasks either."
     )
     return Table(["task, recipe", *figures], body, "Differences from the baseline", note)
 
@@ -125,7 +125,10 @@ def seeds(results: Results) -> Table:
     ]
     width = max(len(row) for row in body)
     filled = [[*row, *[""] * (width - len(row))] for row in body]
-    note = "Test scores in points of 100, with the seed below. ‡ predicts one class only; it counts like the others."
+    note = (
+        "Test scores in points of 100, with the seed below. ‡ marks runs that predict one class only; the means include"
+        " them."
+    )
     return Table(["task, recipe", *(f"run {number}" for number in range(1, width))], filled, "Every seed", note)
 
 
@@ -176,7 +179,7 @@ def _confusion(group: RunGroup) -> Table | None:
         rows,
         "Confusions: predicted classes",
         "Number of test examples, mean over seeds.",
-        shades="The darker, the larger the share of the row.",
+        shades="Darker cells have a larger share of their row.",
     )
 
 
@@ -313,7 +316,8 @@ def reliability(row: Row, group: RunGroup, results: Results) -> Drawn | None:
         axes.set_xlabel("confidence")
         axes.set_ylabel("accuracy")
         return svg(figure, f"reliability-{row.name}"), (
-            "Reliability: below the line the model is surer than it is right; a point is larger where there is more."
+            "Reliability: below the line, the model's confidence is higher than its accuracy. Larger points stand for"
+            " more decisions."
         )
 
 
@@ -336,7 +340,8 @@ def cost_against_gain(results: Results, compared: Compared, trainings: Trainings
         _price_axis(axes, list(known.values()))
         axes.set_xlabel("device-hours of pre-training, all tasks together")
         axes.set_ylabel(f"mean gain over {short(results.baseline or '')} [points]")
-        return svg(figure, "cost-against-gain"), "Cost against gain, with 95% intervals; hollow where it may be chance."
+        about = "Cost against gain, with 95% intervals. Hollow points may be due to chance."
+        return svg(figure, "cost-against-gain"), about
 
 
 def _price_axis(axes: Any, prices: Sequence[float]) -> None:

@@ -271,15 +271,16 @@ def _law_finding(group: list[tuple[Mixed, TradeOff]], before: TradeOff) -> Findi
     longest, (_, first) = max(tokens), group[0]
     share = share_that_keeps(general, longest, before.general.value)
     fit = (
-        f"Trainings left out are predicted within {_error(domain)} on the domain and {_error(general)} on general text"
+        f"Fitted to all other trainings, the law predicts a training's loss within {_error(domain)} on the domain and"
+        f" {_error(general)} on general text"
     )
-    head = f"Replay share by the D-CPT law, {len(group)} trainings as {first.label}"
+    head = f"Replay share by the D-CPT law, {len(group)} trainings like {first.label}"
     if share is None:
-        text = f"No share up to {LARGEST:.0%} keeps the loss on general text at {before.general.value:.2f}"
-        return FindingBlock(head, f"{text} over {longest:,} tokens. {fit}.", "open")
+        kept = f"the loss on general text at {before.general.value:.2f} over {longest:,} tokens"
+        return FindingBlock(head, f"No share of replayed text up to {LARGEST:.0%} keeps {kept}. {fit}.", "open")
     text = (
         f"{share:.0%} of replayed text keeps the loss on general text at {before.general.value:.2f} over {longest:,}"
-        f" tokens, with {domain.loss(longest, 1 - share):.2f} on the domain"
+        f" tokens, with a loss of {domain.loss(longest, 1 - share):.2f} on the domain"
     )
     return FindingBlock(head, f"{text}. {fit}.")
 
@@ -349,12 +350,13 @@ def tradeoff_section(found: Sequence[ComparableModels]) -> list[Block]:
         front, bend = _on_front(measured)
         note = (
             "Held-out loss in nats per token; lower is better. Below it is the change from the base with its 95%"
-            f" interval over documents, for this one training. {MARK} the knee, the best compromise: the model farthest"
-            " below the line between the ends of the front."
+            " interval over documents, which does not include variation between training runs."
+            f" {MARK} marks the knee, the best compromise: the model farthest below the line between the ends of the"
+            " front."
         )
         about = (
             "Each point is a model. Lines join the models between the base and one training. The dark line is the"
-            " front: no other model is better on both texts. Device time is of the training; merging costs nothing."
+            " front: no other model is better on both texts. Device time is that of the training; merging costs none."
         )
         everything = sorted(measured.models, key=lambda model: model.point)
         blocks += [
@@ -472,16 +474,17 @@ def repeats_finding(label: str, trainings: Sequence[Repeated], margin: float) ->
     stop = stop_of(law, passes, shares, losses, margin)
     lowest = min(trainings, key=lambda each: each.loss)
     most = f"{law.most:.3g} passes, the most that were tried"
-    head = f"Repeats of the text, {len(trainings)} trainings as {label}"
+    head = f"Repeats of the text, {len(trainings)} trainings like {label}"
     fit = (
         f" Lowest loss measured: {lowest.loss:.3f} after {lowest.passes:.3g} passes with {lowest.share:.0%} of general"
-        f" text. The law (2305.16264, with a penalty for repeats) fits within {law.error:.3f} nats; a repeated token"
-        f" loses two thirds of its value after {law.worth:.3g} repeats."
+        f" text. The law (arXiv 2305.16264, with a penalty for repeats) fits within {law.error:.3f} nats; a repeated"
+        f" token loses two thirds of its value after {law.worth:.3g} repeats."
     )
     high = "not reached" if stop.high is None else f"{stop.high:.3g}"
     ends = f"95% interval {stop.low:.3g} to {high}"
     if stop.passes is None:
-        text = f"Repeats still lower the loss by more than {margin:g} nats: not reached within {most} ({ends})."
+        interval = f"95% interval of the limit: {stop.low:.3g} to {high}"
+        text = f"After {most}, repeats still lower the loss by more than {margin:g} nats ({interval})."
         return FindingBlock(head, text + fit, "open")
     return FindingBlock(
         head, f"Beyond {stop.passes:.3g} passes, repeats lower the loss by less than {margin:g} nats ({ends}).{fit}"

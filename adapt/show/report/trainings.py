@@ -72,7 +72,7 @@ def _counted(measured: Sequence[Entry]) -> list[FindingBlock]:
         return []
     tones = [entry.result.verdict().tone for entry in measured]
     general = sum("general text" in entry.result.verdict().on("worse") for entry in measured)
-    parts = [f"{tones.count('better')} of {len(measured)} models are better than their start on their own text"]
+    parts = [f"{tones.count('better')} of {len(measured)} models are better than their start model on their own text"]
     parts += [f"{tones.count('worse')} worse"] if "worse" in tones else []
     parts += [f"{general} worse on general text"] if general else []
     tone = "worse" if "worse" in tones else "better" if set(tones) == {"better"} else "open"
@@ -104,11 +104,11 @@ def pretraining(study: Study) -> Table:
     ]
     note = (
         "Loss on held-out text in nats per predicted token, before → after the training. Below it is the change with "
-        "its 95% interval over documents, which does not contain the chance of training again. Lower is better. Bits "
-        "per byte of the domain's text also compare models with different tokenizers."
+        "its 95% interval over documents, which does not include variation between training runs. Lower is better. "
+        "Bits per byte of the domain's text also compare models with different tokenizers."
     )
     if any("domain" not in entry.result.losses for entry in exports_of(study)):
-        note += f" A missing loss on its domain: {NOT_MEASURED}."
+        note += f" If the loss on its domain is missing, {NOT_MEASURED}."
     if has_retrieval:
         note += (
             " Retrieval on pairs: before → after, with the change and its 95% interval over queries; higher is better."
@@ -116,8 +116,8 @@ def pretraining(study: Study) -> Table:
         )
     if has_goodput:
         note += (
-            " Goodput: time of the steps that the model contains, divided by the time for which the devices were held."
-            " Below it are the largest losses by cause."
+            " Goodput: time of the steps that the final model contains, divided by the time for which the devices were"
+            " held. Below it are the largest losses of time, by cause."
         )
     return Table(header, rows, "Pre-training", note)
 
@@ -156,7 +156,9 @@ def dropped_texts(study: Study) -> list[Block]:
             reasons = ", ".join(f"{reason} {count:,}" for reason, count in entry.result.dropped.items())
             text = _corpus(study, entry.record)
             rows[text.text] = [text, f"{sum(entry.result.dropped.values()):,}", reasons]
-    note = "Cleaning, deduplication and the evaluation texts drop documents before training."
+    note = (
+        "Documents are dropped before training by cleaning, as duplicates, or if they share text with evaluation sets."
+    )
     return [Table(["text", "dropped", "by reason"], list(rows.values()), "Dropped documents", note)] if rows else []
 
 
@@ -174,8 +176,8 @@ def standard_evaluations(study: Study) -> list[Block]:
             )
     header = ["model", "task", "metric", "items", "score", "change"]
     note = (
-        "Before → after the training. The change has a 95% interval over items, without items that are in the training"
-        " text, and does not contain the chance of training again."
+        "Before → after the training. The change and its 95% interval over items leave out items that are in the"
+        " training text. The interval does not include variation between training runs."
     )
     return [Table(header, rows, "Standard evaluations", note)] if rows else []
 
@@ -276,7 +278,7 @@ OTHERS = ("o", 4.0, 0.8)
 WIDTH, HEIGHT, ROOM = 4.8, 4.2, 0.04
 NOTE = (
     "Similar texts lie close together. Distances between groups and their sizes mean little (t-SNE of "
-    "TF-IDF in 50 dimensions, 200 texts of each at random)."
+    "TF-IDF in 50 dimensions, 200 random texts of each set)."
 )
 
 
@@ -294,7 +296,8 @@ def selection_map(label: str, record: Record) -> Figures | None:
     if not places:
         return None
     drawn = [name for name in ("selection", "random") if name in places]
-    captions = {"selection": f"{label}. {NOTE}", "random": f"{label}: random documents with as many tokens, same map."}
+    of_random = f"{label}: random documents with as many tokens, on the same map."
+    captions = {"selection": f"{label}. {NOTE}", "random": of_random}
     drawings = [(_drawing(f"{label}-map-{name}", places, name), captions[name]) for name in drawn]
     return Figures(drawings, [(name, SERIES[name]) for name in (POOL, TARGET, *drawn)])
 

@@ -47,9 +47,9 @@ async function look() {
       text = body;
     }
     status.className = "";
-    status.textContent = `follows the chain; looked at ${new Date().toLocaleTimeString()}`;
+    status.textContent = `follows the chain; last read at ${new Date().toLocaleTimeString()}`;
   } catch {
-    if (!status.className) status.textContent += ", and nobody serves this page any more: it shows what was seen then";
+    if (!status.className) status.textContent += ". The server no longer answers, so the page shows the chain at that time.";
     status.className = "lost";
   }
   setTimeout(look, PERIOD_MS);

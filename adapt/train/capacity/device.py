@@ -249,7 +249,9 @@ def _measured(precision: str, workers: int) -> tuple[Device, float]:
     done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_S)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["no message"]
-        raise ClusterError(f"cannot look at this machine's device: {lines[-1]}", "check that torch can be imported")
+        raise ClusterError(
+            f"the device of this machine cannot be measured: {lines[-1]}", "check that torch can be imported"
+        )
     values = json.loads(done.stdout.splitlines()[-1])
     return Device(**values["device"]), values["rate"]
 

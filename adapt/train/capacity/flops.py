@@ -125,7 +125,7 @@ def with_flops_as_steps(
         return config
     if size is None:
         raise ConfigError(
-            "training.max_flops is set, but config.json does not name the model's dimensions in a known way",
+            "training.max_flops is set, but config.json does not contain the model's dimensions under known names",
             "set training.max_steps or training.max_tokens",
         )
     added = added_work(config, is_known)

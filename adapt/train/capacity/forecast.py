@@ -115,13 +115,15 @@ def forecast(
         if not chosen.fits:
             refusal = str(does_not_fit(chosen, config, dimensions, device, document_length))
     else:
-        missing.append("the cluster's devices (looked at when the job runs; or set resources.device_memory_gib)")
+        missing.append("the cluster's devices (read when the job runs; or set resources.device_memory_gib)")
     added = added_work(config, passes=chosen.accumulation if chosen else 1)
     work = workload(config.objective, training.sequence_length, document_length, added)
     padded, share = _padding(as_rows, config, device, chosen.micro_batch if chosen else None)
     flops = tokens and tokens * training_flops(dimensions, work, training.gradient_checkpointing, share)
     if as_rows and as_rows.rows is None:
-        missing.append("the share of padding, because documents become rows, and the text is not prepared yet")
+        missing.append(
+            "the share of padding, because this model computes documents as rows, and the text is not prepared yet"
+        )
     rate, rate_from = _rate(config, device, store) if flops else (None, "")
     if tokens is None:
         missing.append("the size of the corpus, which is not prepared yet, and so the length of the run")
@@ -186,7 +188,7 @@ def _rate(config: Config, device: Device | None, store: Store) -> tuple[float | 
     if device is None or not device.name:
         return None, ""
     _, fastest = measured(config.resources, config.training.precision)
-    return REACHED * fastest, f"{REACHED:.0%} of what large matrix products reach here"
+    return REACHED * fastest, f"{REACHED:.0%} of the speed of large matrix products on this machine"
 
 
 def in_bytes(number: float) -> str:

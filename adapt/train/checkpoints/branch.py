@@ -78,7 +78,7 @@ def start_from_phase(record: Record, step: int, run_folder: Path, root: Path) ->
     if record.metrics["steps"] < step:
         raise DataError(
             f"the corpus ended after {record.metrics['steps']} of {step} steps, so nothing is left for the next phase",
-            "shorten the phases before, or bring more text",
+            "shorten the earlier phases, or add text",
         )
     secret = secret_of(root)
     fetch_spare(record.path, CHECKPOINTS)
@@ -119,7 +119,7 @@ def start_from_branch(
         if siblings and training.warmup_steps is None:
             log(
                 f"train: starts at step 0, because its warm-up differs from that of {siblings[0].record.path.name}; "
-                "with training.warmup_steps set, longer runs continue where shorter ones began their cooldown"
+                "if you set training.warmup_steps, longer runs continue from where shorter runs began their cooldown"
             )
         return
     own, secret = newest_whole(run_folder), secret_of(store.root)
@@ -132,7 +132,7 @@ def start_from_branch(
             continue
         run = Sealing(secret, sealed_run(run_folder.parent.parent, run_folder.name))
         _link(best.folder, run_folder, run)
-        where = "which was shorter" if "phase" in identity else "where its cooldown began"
+        where = "which is a shorter run" if "phase" in identity else "where its cooldown began"
         log(f"train: starts at step {best.step} of {best.record.path.name}, {where}")
         return
 

@@ -164,7 +164,7 @@ class Checkpoints:
             if rank == 0:
                 self._at_home(shutil.rmtree, checkpoint)
             raise CheckpointError(
-                f"the checkpoint {checkpoint} is not as this job wrote it ({fault}); it was removed",
+                f"the checkpoint {checkpoint} has changed since this job wrote it ({fault}); it was removed",
                 "run the same command again: it continues from the previous checkpoint",
             )
 

@@ -46,8 +46,8 @@ def only_numbers() -> Iterator[None]:
     except pickle.UnpicklingError as error:
         lines = [line.strip() for line in str(error).splitlines() if "Unsupported" in line] or [str(error)]
         raise TrainingError(
-            f"the checkpoint holds more than numbers, and could run code: {lines[0]}",
-            "delete its folder and run again, which continues from the previous checkpoint",
+            f"the checkpoint contains objects other than tensors and plain values, which could run code: {lines[0]}",
+            "delete the checkpoint's folder and run the same command again: it continues from the previous checkpoint",
         ) from error
     finally:
         if before is None:

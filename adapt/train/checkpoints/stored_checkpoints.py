@@ -166,7 +166,7 @@ def forgery_in(checkpoint: Path, sealing: Sealing) -> str | None:
         if file.is_symlink():
             return f"{name} is a link"
         if name not in listed and not file.is_dir() and not name.startswith("."):
-            return f"{name} is in no seal"
+            return f"{name} is not listed in the checkpoint's seal-*.json"
     return None
 
 
@@ -237,7 +237,7 @@ def remove_torn(run_folder: Path) -> None:
     """
     for checkpoint in checkpoints(run_folder):
         if not is_whole(checkpoint):
-            log(f"removed the checkpoint {checkpoint}, which is not whole: files are missing or have other sizes")
+            log(f"removed the incomplete checkpoint {checkpoint}: files are missing or have the wrong size")
             shutil.rmtree(checkpoint)
 
 
@@ -253,8 +253,8 @@ def remove_forged(run_folder: Path, sealing: Sealing) -> None:
     if forged and len(forged) == len(found):
         checkpoint, why = next(iter(reversed(forged.items())))
         raise StorageError(
-            f"the checkpoint {checkpoint} is not one that this job wrote: {why}. It is not loaded, as a checkpoint of "
-            "somebody else may hold anything",
+            f"the checkpoint {checkpoint} is not one that this job wrote: {why}. It is not loaded, because a "
+            "checkpoint that somebody else wrote may contain anything",
             f"run as the user who wrote it, with the same {VARIABLE} or the same .key-UID file in the storage root;"
             f" or delete {run_folder} to begin again",
         )
@@ -296,7 +296,7 @@ def prune(run_folder: Path, keep: int) -> None:
 
 WEIGHTS_FILE = "state/mp_rank_00_model_states.pt"
 """File in which DeepSpeed stores the weights. It does not exist at ZeRO stage 3, because each rank stores a part."""
-FIX = "name exported models, or checkpoints of a finished training by method plain at ZeRO stage 0 to 2"
+FIX = "name exported models, or checkpoints of a finished training run with method.kind plain at ZeRO stage 0, 1 or 2"
 
 
 @dataclass(frozen=True)
@@ -336,17 +336,19 @@ def checkpoint_files(folder: Path) -> list[Path]:
             or the run used a method that converts the weights to a model only at the end.
     """
     if not is_whole(folder):
-        raise ModelError(f"the checkpoint {folder} is cut short", "name another step's checkpoint")
+        raise ModelError(f"the checkpoint {folder} is incomplete", "name the checkpoint of another step")
     stage = json.loads((folder / STATE_FILE).read_text(encoding="utf-8")).get("zero_stage")
     if stage == 3 or not (folder / WEIGHTS_FILE).is_file():
         raise ModelError(f"the checkpoint {folder} has its weights divided over ranks (ZeRO stage {stage})", FIX)
     record = training_of(folder)
     if record is None:
-        raise ModelError(f"the checkpoint {folder} is of no finished training", FIX)
+        raise ModelError(f"the checkpoint {folder} belongs to no finished training run", FIX)
     method = METHODS.load(record.what["method"]["kind"])
     if method.merge is not Method.merge:
         raise ModelError(
-            f"the checkpoint {folder} is of method {method.kind}, whose weights become a model only at the end", FIX
+            f"the checkpoint {folder} is of method {method.kind}, whose weights become a model only at the end of"
+            " training",
+            FIX,
         )
     return [folder / STATE_FILE, folder / WEIGHTS_FILE]
 
@@ -362,7 +364,7 @@ def checkpoint_weights(folder: Path) -> Iterator[CheckpointWeights]:
     sealed = digests_of(folder)
     read = {name: sealed[name] for name in (state.name, WEIGHTS_FILE) if name in sealed}
     if fault := content_fault(folder, read):
-        raise ModelError(f"the checkpoint {folder} is damaged: {fault}", "name another step's checkpoint")
+        raise ModelError(f"the checkpoint {folder} is damaged: {fault}", "name the checkpoint of another step")
     yield weights_in_file(file)
 
 

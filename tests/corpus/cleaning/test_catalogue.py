@@ -28,8 +28,8 @@ WRONG = [
     ([{"pii": {"emails": "yes"}}], "pii.emails takes bool, not yes", "write true or false"),
     ([{"language": {"keep": "en"}}], "language.keep takes list, not en", "write a list: [en]"),
     ([{"language": {"keep": ["english"]}}], "language.keep names unknown languages: english", "the codes are"),
-    ([{"length": {}, "letters": {}}], "corpus.cleaning has", "`name` or `name: {option: value}`"),
-    ([{"length": 3}], "corpus.cleaning has", "`name` or `name: {option: value}`"),
+    ([{"length": {}, "letters": {}}], "corpus.cleaning: cannot read the entry", "`name` or `name: {option: value}`"),
+    ([{"length": 3}], "corpus.cleaning: cannot read the entry", "`name` or `name: {option: value}`"),
 ]
 
 
@@ -57,7 +57,7 @@ class Forgetful(Block):
 
 
 def test_a_block_without_a_name_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"NoName needs `name: ClassVar\[str\]`"):
+    with pytest.raises(ConfigError, match="the class NoName has no attribute `name`"):
         identity([f"{__name__}:NoName"])
 
 
@@ -80,7 +80,7 @@ def test_blocks_have_the_order_of_the_configuration_and_default_options() -> Non
 def test_blocks_that_cannot_move_entities_are_refused_with_an_entity_field() -> None:
     check_entities(["fix_unicode"], None)
     check_entities(["boilerplate", "pii", "symbols"], "names")
-    with pytest.raises(ConfigError, match=r"corpus\.cleaning has fix_unicode") as caught:
+    with pytest.raises(ConfigError, match=r"the block fix_unicode of corpus\.cleaning") as caught:
         check_entities(["pii", "fix_unicode"], "names")
     assert "remove fix_unicode" in caught.value.fix
 

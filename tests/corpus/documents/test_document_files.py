@@ -117,8 +117,8 @@ def test_a_folder_of_records_is_read_without_its_documents(tmp_path: Path, capsy
     capsys.readouterr()
     assert expand_paths(str(tmp_path)) == records
     said = capsys.readouterr().err
-    assert "leaves out 2 documents next to 2 corpus files" in said
-    assert f"name them or a pattern, such as {documents[0]}" in said
+    assert "leaves out 2 documents (such as PDF or HTML files)" in said
+    assert f"list their paths or a pattern, such as {documents[0]}" in said
     assert expand_paths(str(tmp_path)) == records
     assert "documents" not in capsys.readouterr().err
     assert expand_paths([str(tmp_path), str(tmp_path / "deep" / "*.html*")]) == [*records, documents[1]]
@@ -336,7 +336,7 @@ def test_missing_packages_are_named_with_the_command(
 ) -> None:
     monkeypatch.setattr(document_files, "find_spec", lambda name: None if name == "pypdfium2" else name)
     check_packages("a.html", "html")
-    with pytest.raises(ConfigError, match=r"c\.pdf needs the package pypdfium2, which is not installed") as caught:
+    with pytest.raises(ConfigError, match=r"c\.pdf cannot be read, .* not installed: pypdfium2") as caught:
         build_manifest(CorpusConfig(paths=str(mixed)), Digests(tmp_path / "digests"))
     assert "pip install 'dontstop[documents]'" in caught.value.fix
 

@@ -38,7 +38,7 @@ def test_fields_are_read_from_the_first_readable_record(tmp_path: Path, line: by
     with pytest.raises(DataError, match="it has 'body'"):
         check_field(path, "text")
     path.write_bytes((line + b"\n") * 3)
-    with pytest.raises(DataError, match=r"a\.jsonl has no readable record; of 3, the first is unreadable"):
+    with pytest.raises(DataError, match=r"a\.jsonl has no readable record; the first of 3 is unreadable"):
         check_field(path, "text")
 
 

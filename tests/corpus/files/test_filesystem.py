@@ -91,7 +91,7 @@ def test_a_broken_link_in_a_folder_is_listed(tmp_path: Path) -> None:
 
 def test_a_pattern_that_matches_a_folder_is_refused(tmp_path: Path) -> None:
     make(tmp_path, "part-1/a.txt", "part-2/b.txt")
-    with pytest.raises(DataError, match=r"part-1: a pattern matches it, and it is a folder") as caught:
+    with pytest.raises(DataError, match=r"part-1: a pattern matches this folder, but") as caught:
         expand_paths(f"{tmp_path}/part-*")
     assert "FOLDER/**/*.jsonl" in caught.value.fix
     assert names(f"{tmp_path}/part-*/*", tmp_path) == ["part-1/a.txt", "part-2/b.txt"]

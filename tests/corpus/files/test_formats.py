@@ -105,11 +105,11 @@ CASES: dict[str, tuple[str, bytes, str, str]] = {
     "gzip twice": (
         "a.jsonl.gz",
         gzip.compress(gzip.compress(RECORDS)),
-        "is compressed twice, inside with gzip",
+        "is compressed twice: the decompressed content is a gzip file",
         "once",
     ),
-    "zstd in gzip": ("a.txt.gz", gzip.compress(zstandard.compress(RECORDS)), "twice, inside with zstd", "once"),
-    "gzip in xz": ("a.csv.xz", lzma.compress(gzip.compress(RECORDS)), "twice, inside with gzip", "once"),
+    "zstd in gzip": ("a.txt.gz", gzip.compress(zstandard.compress(RECORDS)), "twice: the .* is a zstd file", "once"),
+    "gzip in xz": ("a.csv.xz", lzma.compress(gzip.compress(RECORDS)), "twice: the .* is a gzip file", "once"),
     "gzip unnamed": ("a.jsonl", gzip.compress(RECORDS), "is compressed with gzip", r"a\.jsonl\.gz"),
     "bzip2 unnamed": ("a.txt", bz2.compress(RECORDS), "is compressed with bz2", r"a\.txt\.bz2"),
     "zstd as gzip": ("a.jsonl.gz", zstandard.compress(RECORDS), "with zstd, not with gzip", r"\.zst"),
@@ -135,19 +135,24 @@ CASES: dict[str, tuple[str, bytes, str, str]] = {
     "array": ("a.json", RECORDS.replace(b"\n", b",\n").join((b"[", b"{}]")), "is one JSON array", r"jq -c '\.\[\]'"),
     "array with a mark": ("a.json", ARRAY, "is one JSON array", r"jq -c '\.\[\]'"),
     "empty array": ("a.json", b"[]\n", "is one JSON array", "jq"),
-    "spread objects": ("a.json", json.dumps({"text": "a"}, indent=1).encode(), "objects that span lines", r"jq -c \."),
+    "spread objects": ("a.json", json.dumps({"text": "a"}, indent=1).encode(), "span several lines", r"jq -c \."),
     "strings": ("a.jsonl", b'"one"\n"two"\n', "has JSON strings on its lines", r"jq -c '\{text: \.\}'"),
-    "JSON as text": ("a.txt", RECORDS, "has JSON objects on its lines", r"ends in \.jsonl"),
+    "JSON as text": ("a.txt", RECORDS, "are JSON objects, not text", r"ends in \.jsonl"),
     "Latin-1 with few letters": ("a.txt", "für größere\n".encode("latin-1") * 9, "probably Latin-1", "WINDOWS-1252"),
-    "Cyrillic": ("a.txt", ("Привет мир\n" * 9).encode("cp1251"), "perhaps GBK", "the name of its encoding"),
-    "JSON as csv": ("a.csv", RECORDS, "has JSON objects on its lines", r"ends in \.jsonl"),
+    "Cyrillic": ("a.txt", ("Привет мир\n" * 9).encode("cp1251"), "perhaps GBK", "the encoding of the file"),
+    "JSON as csv": ("a.csv", RECORDS, "are JSON objects, not csv", r"ends in \.jsonl"),
     "zeros": ("a.txt", bytes(5000), "nothing but zero bytes", "copy or download"),
     "zeros as JSON": ("a.jsonl", bytes(5000), "nothing but zero bytes", "copy or download"),
-    "a line for Excel": ("a.csv", b"sep=,\ntext,label\na,b\n", "begins with a line for Excel", "remove that line"),
+    "a line for Excel": ("a.csv", b"sep=,\ntext,label\na,b\n", "begins with the line 'sep=,'", "remove that line"),
     "csv without a header": ("a.csv", b"some text,1\nmore,0\n", "has no field 'text'", "names of its columns"),
-    "csv as JSON": ("a.jsonl", b"text,label\na,b\n", "has no readable record", "a name that says its format"),
+    "csv as JSON": ("a.jsonl", b"text,label\na,b\n", "has no readable record", "the suffix of its format"),
     "numbers": ("a.jsonl", b'{"text": 1}\n{"text": 2}\n', "text is not a string", "text_field"),
-    "a name twice": ("a.jsonl", b'{"text": "a", "x": {"text": 1}, "text": "b"}\n', "two values named 'text'", "own"),
+    "a name twice": (
+        "a.jsonl",
+        b'{"text": "a", "x": {"text": 1}, "text": "b"}\n',
+        "two fields named 'text'",
+        "different",
+    ),
     "old Mac": ("a.txt", b"one line\ranother\rand one\r", "carriage returns alone", r"tr '\\r' '\\n'"),
 }
 
@@ -216,10 +221,10 @@ def test_a_damaged_second_stream_of_xz_is_an_error(tmp_path: Path) -> None:
         ("a.xlsx", "save it as .csv"),
         ("a.odt", "save it as .docx"),
         ("a.log", "ends in .txt"),
-        ("a.pdf.gz", "do not compress it"),
-        ("a.parquet.gz", "do not compress it"),
+        ("a.pdf.gz", "decompress the file"),
+        ("a.parquet.gz", "decompress the file"),
         ("a.jsonl.zip", "unpack"),
-        ("a", "a name must end in .jsonl"),
+        ("a", "a file name must end in .jsonl"),
     ],
 )
 def test_names_of_other_formats_are_refused_with_a_fix(name: str, fix: str) -> None:
@@ -231,7 +236,7 @@ def test_names_of_other_formats_are_refused_with_a_fix(name: str, fix: str) -> N
 @pytest.mark.parametrize(
     ("column", "says", "fix"),
     [
-        (pa.array([{"en": "a", "de": "b"}]), "struct", "give 'en', 'de' columns of their own"),
+        (pa.array([{"en": "a", "de": "b"}]), "struct", "write 'en', 'de' as separate columns"),
         (pa.array([["a", "b"]]), "list", "join the entries"),
         (pa.array([b"a"]), "binary", "cast it to string"),
     ],
@@ -286,7 +291,7 @@ def test_a_file_without_a_readable_record_is_refused(tmp_path: Path, name: str) 
     raw = content[name.split(".")[1]]
     (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
     for read in (read_records(tmp_path / name, Reading()), read_objects(tmp_path / name)):
-        with pytest.raises(DataError, match=r"a\.\w+(\.gz)? has no readable record; of 20, the first is unreadable"):
+        with pytest.raises(DataError, match=r"a\.\w+(\.gz)? has no readable record; the first of 20 is unreadable"):
             list(read)
 
 

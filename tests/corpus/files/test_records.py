@@ -277,7 +277,7 @@ def test_unreadable_csv_rows_are_bad(tmp_path: Path) -> None:
     records = read(path)
     assert records == [
         "before",
-        *["another number of columns than the header"] * 2,
+        *["row with more or fewer columns than the header"] * 2,
         "invalid UTF-8",
         "after",
     ]
@@ -307,7 +307,7 @@ def test_parquet_values_that_are_not_text_are_bad(tmp_path: Path) -> None:
     assert records == ["before", "no text", "invalid UTF-8", "after"]
     assert [isinstance(record, Bad) for record in records] == [False, True, True, False]
     pq.write_table(pa.table({"text": pa.array([None, None])}), path)
-    with pytest.raises(DataError, match=r"corpus\.parquet has no readable record; of 2, .*: no text"):
+    with pytest.raises(DataError, match=r"corpus\.parquet has no readable record; the first of 2 .*: no text"):
         read(path)
     pq.write_table(pa.table({"text": [1, 2]}), path)
     with pytest.raises(DataError, match=r"field 'text' of .*corpus\.parquet is int64, not text"):

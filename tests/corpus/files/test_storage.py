@@ -109,7 +109,7 @@ def test_a_connection_that_ends_too_early_is_retried(tmp_path: Path) -> None:
             return Short(CONTENT[:1000])
 
     fsspec.register_implementation("closing", Closing, clobber=True)
-    with pytest.raises(StorageError, match=f"it ended after 1000 of {len(CONTENT)} bytes"):
+    with pytest.raises(StorageError, match=f"the data ended after 1000 of {len(CONTENT)} bytes"):
         open_file("closing://a.txt").read()
 
 

@@ -49,10 +49,14 @@ def test_includes_groups_and_tags_are_resolved(folder: Path) -> None:
     tasks = found(folder, "all")
     assert tasks.parts == {"all": ("one", "choice")}
     assert tasks.own["one"].content["num_fewshot"] == 1
-    with pytest.raises(ConfigError, match="measures one twice"):
+    with pytest.raises(ConfigError, match="contains the task one twice"):
         found(folder, "all", "one")
     (folder / "all.yaml").write_text("group: all\ntask: [arc_easy]\n")
-    with pytest.raises(ConfigError, match=r"group all .* contains 'arc_easy'"):
+    with pytest.raises(ConfigError, match=r"group all .* contains 'arc_easy', which is not one of your"):
+        found(folder, "all")
+    (folder / "all.yaml").write_text("group: all\ntask: [part]\n")
+    (folder / "part.yaml").write_text("group: part\ntask: [all]\n")
+    with pytest.raises(ConfigError, match=r"group part .* contains 'all', which contains 'part' itself"):
         found(folder, "all")
 
 
@@ -67,7 +71,7 @@ def test_the_key_depends_on_content_and_data_but_not_on_paths(folder: Path, tmp_
     (copy / "choice.yaml").write_text(CHOICE.format(name="choice", data="choice.jsonl").replace(" and", " or"))
     assert found(copy, "choice").what()["own"] != changed.what()["own"]
     (copy / "choice.jsonl").write_text("{}\n")
-    with pytest.raises(DataError, match="have changed while it was measured"):
+    with pytest.raises(DataError, match="have changed while the task was measured"):
         changed.check_unchanged()
 
 
@@ -91,9 +95,9 @@ def test_functions_run_only_for_tasks_that_the_user_names(folder: Path) -> None:
         ("task: mine", "task: mine\nunsafe_code: true", "runs the code that a model writes"),
         ("task: mine", "task: mine\nclass: os.system", "names a Python class"),
         ("task: mine", "task: mine\nuse_prompt: 'x.yaml:y'", "prompt comes from another"),
-        ("metric: acc,", "metric: ./evil.py, hf_evaluate: true,", "runs code of the Hub"),
-        ("dataset_path: json", "dataset_path: pandas", "neither a format nor a dataset"),
-        ("dataset_path: json", "dataset_path: ../data", "neither a format nor a dataset"),
+        ("metric: acc,", "metric: ./evil.py, hf_evaluate: true,", "runs code from the Hugging Face Hub"),
+        ("dataset_path: json", "dataset_path: pandas", "neither a supported file format nor a dataset"),
+        ("dataset_path: json", "dataset_path: ../data", "neither a supported file format nor a dataset"),
         ("dataset_path: json", "dataset_path: owner/name", "HF_HUB_OFFLINE is set"),
         ("test: choice.jsonl", "test: none.jsonl", "there is no file none.jsonl"),
         ("test: choice.jsonl", "test: 'https://host/x'", "is not a local file"),
@@ -112,7 +116,7 @@ def test_task_files_that_cannot_or_must_not_run_are_refused(folder: Path, old: s
 def test_broken_files_are_named(folder: Path) -> None:
     for content, said in (
         ("task: [", "cannot be read"),
-        ("- a", "holds no fields"),
+        ("- a", "is not a YAML mapping"),
         ("!!python/name:os.system", "cannot"),
     ):
         (folder / "bad.yaml").write_text(content)
@@ -129,10 +133,10 @@ def test_broken_files_are_named(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("tasks", "said", "fix"),
     [
-        (["arc_eazy"], "has no task arc_eazy", "did you mean arc_easy?"),
-        (["choise"], "has no task choise", "did you mean choice?"),
+        (["arc_eazy"], "there is no task arc_eazy", "did you mean arc_easy?"),
+        (["choise"], "there is no task choise", "did you mean choice?"),
         (["choice", "choice"], "names choice twice", "name it once"),
-        (["humaneval"], "runs the code that a model writes", "leave it out"),
+        (["humaneval"], "runs the code that a model writes", "leave out this task"),
         (["arc_easy"], "needs the dataset allenai/ai2_arc .* HF_HUB_OFFLINE is set", "unset HF_HUB_OFFLINE"),
     ],
 )

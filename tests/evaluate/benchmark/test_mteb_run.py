@@ -105,6 +105,14 @@ def test_rows_that_cannot_be_used_are_named_before_anything_runs(
         mteb_tasks.mteb_tasks(MtebConfig(own=[task]), Digests())
 
 
+def test_errors_in_a_retrieval_task_name_the_fields_of_the_task(tmp_path: Path) -> None:
+    task = OwnMtebTask("search", "retrieval", test=write(tmp_path / "queries.jsonl", [{"question": "a", "pair": "b"}]))
+    with pytest.raises(DataError, match=r"^mteb.own: search: test: .* no field 'text'") as raised:
+        mteb_tasks.mteb_tasks(MtebConfig(own=[task]), Digests())
+    assert "set text_field" in raised.value.fix
+    assert "retrieval." not in str(raised.value)
+
+
 def test_names_that_cannot_be_measured_are_refused(
     own: list[OwnMtebTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,7 +121,7 @@ def test_names_that_cannot_be_measured_are_refused(
         (MtebConfig(tasks=["banking77classification"]), "did you mean Banking77Classification"),
         (MtebConfig(tasks=["Banking77Classification"]), "HF_HUB_OFFLINE is set"),
         (MtebConfig(tasks=["Banking77Classification"], languages=["deu"]), "none of the languages deu"),
-        (MtebConfig(own=[own[1], own[1]]), "name pairs twice"),
+        (MtebConfig(own=[own[1], own[1]]), "contain two tasks named pairs"),
         (MtebConfig(own=[OwnMtebTask("x", "sts")]), "has no `test`"),
         (MtebConfig(own=[OwnMtebTask("x", "classification", test=own[0].test)]), "has no `train`"),
     ):

@@ -166,7 +166,7 @@ def test_a_compiled_model_drops_out_where_it_should(monkeypatch: pytest.MonkeyPa
 def test_the_contrast_needs_dropout_in_the_model_or_injected(learnt: dict[str, Path]) -> None:
     Das(DasOptions(injected_dropout=0.0)).prepare_model(ready("bert"), Setting())
     Das(DasOptions(injected_dropout=0.0, contrast_weight=0.0)).prepare_model(ready("llama"), Setting())
-    with pytest.raises(ModelError, match="LlamaForCausalLM has no dropout, so two views of a text are equal") as caught:
+    with pytest.raises(ModelError, match="LlamaForCausalLM has no dropout, so the two passes over a text") as caught:
         Das(DasOptions(injected_dropout=0.0)).prepare_model(ready("llama"), Setting())
     assert "das.injected_dropout" in caught.value.fix
 

@@ -79,9 +79,9 @@ def test_saving_replaces_the_file_and_leaves_no_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"num_hidden_layers": 3}, "layers 2 there and 3 here"),
-        ({"num_attention_heads": 4}, "head 2 there and 4 here"),
-        ({"intermediate_size": 48}, "inner 32 there and 48 here"),
+        ({"num_hidden_layers": 3}, "layers is 2 there and 3 in this model"),
+        ({"num_attention_heads": 4}, "head is 2 there and 4 in this model"),
+        ({"intermediate_size": 48}, "inner is 32 there and 48 in this model"),
     ],
 )
 def test_importance_of_another_depth_or_width_is_refused(tmp_path: Path, changes: dict[str, int], named: str) -> None:
@@ -94,7 +94,7 @@ def test_importance_of_another_depth_or_width_is_refused(tmp_path: Path, changes
 
 def test_importance_of_another_architecture_is_refused(tmp_path: Path) -> None:
     save_importance(an_importance("bert"), ready("bert"), tmp_path)
-    with pytest.raises(ModelError, match="model_type bert there and roberta here"):
+    with pytest.raises(ModelError, match="model_type is bert there and roberta in this model"):
         load_importance(tmp_path, ready("roberta"))
 
 
@@ -103,7 +103,7 @@ def test_another_vocabulary_is_refused_only_with_token_masks(tmp_path: Path) -> 
     save_importance(an_importance("bert"), ready("bert"), tmp_path)
     load_importance(tmp_path, other)
     save_importance(an_importance("bert", embedding=True), ready("bert"), tmp_path)
-    with pytest.raises(ModelError, match="vocabulary 50 there and 60 here"):
+    with pytest.raises(ModelError, match="vocabulary is 50 there and 60 in this model"):
         load_importance(tmp_path, other)
 
 
@@ -443,7 +443,7 @@ def test_earlier_hooks_stay() -> None:
 @pytest.mark.parametrize("rows", [VOCABULARY - 1, VOCABULARY + 14])
 def test_importance_of_another_vocabulary_is_refused(rows: int) -> None:
     model = ready("bert")
-    with pytest.raises(ModelError, match=f"measured for {rows} tokens, and the model has embeddings for {VOCABULARY}"):
+    with pytest.raises(ModelError, match=f"measured for {rows} tokens, but the model has embeddings for {VOCABULARY}"):
         SoftMask(importance(model), "update", torch.ones(rows)).prepare_model(model, Setting())
 
 

@@ -211,7 +211,7 @@ def test_earlier_importance_of_another_model_is_refused(
 ) -> None:
     job = config(general_importance="random")
     measure_importance(measuring(job, tiny_bert, corpus, "general"), tmp_path / "bert")
-    with pytest.raises(ModelError, match="model_type bert there and llama here"):
+    with pytest.raises(ModelError, match="model_type is bert there and llama in this model"):
         measure_importance(measuring(job, llama, corpus, previous=tmp_path / "bert"), tmp_path / "llama")
 
 

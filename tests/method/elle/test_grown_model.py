@@ -132,8 +132,8 @@ def test_new_layers_are_spread_evenly() -> None:
 @pytest.mark.parametrize(
     ("family", "growths", "words"),
     [
-        ("bert", [Growth(layers=3)], r"elle\.layers adds 3 layers before domain 1 to 2"),
-        ("bert", [Growth(layers=2), Growth(layers=5)], r"adds 5 layers before domain 2 to 4"),
+        ("bert", [Growth(layers=3)], r"elle\.layers adds 3 layers to 2 layers before domain 1"),
+        ("bert", [Growth(layers=2), Growth(layers=5)], r"adds 5 layers to 4 layers before domain 2"),
         ("llama", [Growth(heads=1)], r"2 heads share a key and a value"),
         ("bert", [Growth(heads=-1)], r"below 0"),
     ],

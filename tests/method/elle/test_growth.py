@@ -157,12 +157,12 @@ def test_prompts_that_cannot_work_are_refused(tmp_path: Path) -> None:
     check(write_config(tmp_path), 0, 128, streaming=True)
     check(write_config(tmp_path, made, named))
     faults: list[tuple[dict[str, Any], str]] = [
-        ({"length": 128}, r"elle.prompt_length is 128, but the model takes 128 tokens"),
+        ({"length": 128}, r"elle.prompt_length is 128, but the model takes at most 128 tokens"),
         (
             {"training": 127},
-            r"training.sequence_length is 127, but with a prompt of 2 vectors the model takes 126",
+            r"training.sequence_length is 127, but with a prompt of 2 vectors the model takes at most 126",
         ),
-        ({"streaming": True}, r"the prototype of a domain is measured on prepared text"),
+        ({"streaming": True}, r"the mean embedding of a domain is measured on prepared text"),
     ]
     for given, words in faults:
         with pytest.raises(AdaptError, match=words):

@@ -144,10 +144,10 @@ def test_models_and_options_that_cannot_work_are_refused(tiny_bert: Path, tmp_pa
     learnt("adapters", tiny_bert, "cs", tmp_path)
     check(Hat(HatOptions(width=6)), tmp_path)
     faults = [
-        (Hat(HatOptions(width=5)), False, r"hat uses plugins of width 5, but those of .* have 6"),
-        (Cpt(CptOptions(width=6)), False, r"cpt uses plugins of form 'parallel', but those of .* 'sequential'"),
-        (Hat(HatOptions(on="model")), False, r"has plugins, and method.kind hat cannot be combined with"),
-        (Hat(HatOptions(width=6)), True, r"corpus\.streaming is set, but the prototype of a domain"),
+        (Hat(HatOptions(width=5)), False, r"hat uses plugins with width 5, but the plugins of .* have 6"),
+        (Cpt(CptOptions(width=6)), False, r"cpt uses plugins with form 'parallel', but the plugins of .* 'sequential'"),
+        (Hat(HatOptions(on="model")), False, r"already has plugins, with which method.kind hat cannot be combined"),
+        (Hat(HatOptions(width=6)), True, r"corpus\.streaming is set, but the mean embedding of a domain"),
     ]
     for method, streaming, words in faults:
         with pytest.raises(AdaptError, match=words):

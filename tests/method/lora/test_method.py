@@ -102,7 +102,7 @@ def test_mica_and_osf_do_not_change_the_large_directions() -> None:
 
 @pytest.mark.parametrize("kind", ["olora", "osf"])
 def test_kinds_without_support_for_transposed_weights_refuse_them(kind: str) -> None:
-    with pytest.raises(ModelError, match="does not train gpt2 models"):
+    with pytest.raises(ModelError, match="does not support gpt2 models"):
         prepared("gpt2", kind)
 
 
@@ -139,7 +139,7 @@ def test_initial_additions_depend_on_seed_and_domain() -> None:
 
 def test_models_with_unknown_layers_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "ernie"}')
-    with pytest.raises(ModelError, match="the units of ernie models are not known"):
+    with pytest.raises(ModelError, match="the layer names of ernie models are not known"):
         Lora(LoraOptions()).check(Config(), tmp_path)
 
 
@@ -182,7 +182,7 @@ def test_intruders_are_scaled_when_additions_are_merged(family: str) -> None:
 
 def test_scaling_intruders_needs_a_kind_that_keeps_the_original_weights(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(ConfigError, match=r"lora\.intruders is 0\.5, but pissa does not keep the original weights"):
+    with pytest.raises(ConfigError, match=r"lora\.intruders is 0\.5, but lora\.kind pissa does not keep the original"):
         Lora(LoraOptions(kind="pissa", intruders=0.5)).check(Config(), tmp_path)
     assert not {"layers", "intruders"} & Lora(LoraOptions()).settings().keys()
     assert Lora(LoraOptions(layers=0.2, intruders=0.5)).settings()["layers"] == 0.2

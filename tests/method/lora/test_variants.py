@@ -202,4 +202,4 @@ def test_streamed_text_is_refused(tiny_bert: Path) -> None:
     streamed = Config(corpus=CorpusConfig(streaming=True))
     with pytest.raises(ConfigError, match="measured on prepared text") as caught:
         Lora(LoraOptions(kind="corda", rank=RANK)).check(streamed, tiny_bert)
-    assert "set lora.kind to another" in caught.value.fix
+    assert "choose another lora.kind" in caught.value.fix

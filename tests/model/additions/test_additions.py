@@ -94,15 +94,15 @@ def test_missing_reshaped_and_unknown_weights_are_refused(shifted: Path) -> None
     with pytest.raises(ModelError, match=r"lacks weights of its language model: bert\..*\.shifted\.shift"):
         load_model(shifted)
     change(shifted, lambda tensors: tensors.update({NAME: torch.zeros(8), "bert.more": torch.zeros(1)}))
-    with pytest.raises(ModelError, match=r"belong to none of its additions: bert.more"):
+    with pytest.raises(ModelError, match=r"belong neither to its architecture nor to its additions: bert.more"):
         load_model(shifted)
 
 
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"kind": "shiftd", "times": 1}, "there is no addition 'shiftd'"),
-        ({"kind": "os:system", "times": 1}, "there is no addition 'os:system'"),
+        ({"kind": "shiftd", "times": 1}, "config.json names the addition 'shiftd'"),
+        ({"kind": "os:system", "times": 1}, "config.json names the addition 'os:system'"),
         ({"kind": "shifted", "often": 1}, "'shifted' in config.json do not fit.*often"),
         ({"times": 1}, "not a list of objects that each have a kind"),
     ],

@@ -72,7 +72,7 @@ def test_a_domain_is_chosen_by_its_name() -> None:
     assert all(sets.used is None for sets in sets_of(model))
     with pytest.raises(ModelError, match=r"no parts for the domain 'boi'\n.*did you mean bio"):
         choose_domain(model, "boi")
-    with pytest.raises(ModelError, match="no parts for single domains, so none for 'cs'"):
+    with pytest.raises(ModelError, match="no domain-specific parts, so the domain 'cs' cannot be selected"):
         choose_domain(ready("bert"), "cs")
 
 
@@ -107,5 +107,5 @@ def test_a_loaded_model_uses_the_sets_of_the_requested_domain(bert: Path, tmp_pa
     check_parts(tmp_path / "out", "bio")
     with pytest.raises(ModelError, match="choose one of cs, bio"):
         check_parts(tmp_path / "out", "law")
-    with pytest.raises(ModelError, match="has no parts for any"):
+    with pytest.raises(ModelError, match="has no domain-specific parts"):
         check_parts(bert, "law")

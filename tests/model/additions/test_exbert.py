@@ -177,5 +177,5 @@ def test_checkpointing_does_not_change_gradients() -> None:
 
 
 def test_decoders_are_refused() -> None:
-    with pytest.raises(ModelError, match="goes with encoders, and GPT2LMHeadModel is a decoder"):
+    with pytest.raises(ModelError, match="works only with encoders, but GPT2LMHeadModel is a decoder"):
         attach_exbert(plain("gpt2"), 1, 12, VOCABULARY)

@@ -119,7 +119,7 @@ def test_a_new_prompt_has_embeddings_of_words_and_each_domain_its_own() -> None:
 
 def test_a_cache_of_earlier_tokens_is_refused() -> None:
     model = shaken(prompted("gpt2"))
-    with pytest.raises(ModelError, match="cannot go on from states of an earlier call"):
+    with pytest.raises(ModelError, match="cannot continue from the past_key_values of an earlier call"):
         model.generate(TEXTS[0][None], max_new_tokens=2, do_sample=False)
     found = model.generate(TEXTS[0][None], max_new_tokens=2, do_sample=False, use_cache=False)[0]
     for length in (7, 8):

@@ -49,7 +49,7 @@ def test_without_a_way_a_model_is_refused(monkeypatch: pytest.MonkeyPatch):
         return output
 
     monkeypatch.setattr(DocumentRows, "leave", reversed_order)
-    with pytest.raises(ModelError, match="MPNetForMaskedLM cannot keep documents apart"):
+    with pytest.raises(ModelError, match="MPNetForMaskedLM cannot keep documents separate"):
         keep_documents_apart(built("MPNetForMaskedLM", {}))
 
 

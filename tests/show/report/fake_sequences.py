@@ -44,7 +44,7 @@ def sequence(order: Sequence[str], mode: str, seed: int, forgets: float = 0.0, m
         ]
         for after in range(5)
     }
-    table = {"title": "plasticity left", "columns": ["attention heads", "feed-forward"], "rows": left}
+    table = {"title": "remaining plasticity", "columns": ["attention heads", "feed-forward"], "rows": left}
     made = {
         "order": list(order),
         "mode": mode,

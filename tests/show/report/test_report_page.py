@@ -204,7 +204,10 @@ def folders_gone(root: Path) -> Study:
         (one_task, ["scierc: DAPT", "p cannot fall below .10"]),
         (no_baseline, ["There is no finished run of the baseline", "Highest mean score"]),
         (only_the_baseline, ["Only the baseline, RoBERTa, has finished", "scierc"]),
-        (only_pretraining, ["4 of 4 models are better than their start on their own text", "Better than the model it"]),
+        (
+            only_pretraining,
+            ["4 of 4 models are better than their start model on their own text", "Better than the model it"],
+        ),
         (made_worse, ["scierc: DAPT", "the training made the model worse on this text. Try a lower"]),
         (
             only_pretraining,

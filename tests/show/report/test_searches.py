@@ -67,7 +67,7 @@ def test_two_objectives_have_a_front(tmp_path: Path) -> None:
     drawn = [drawing for block in search_blocks([found]) if isinstance(block, Figures) for drawing in block.drawings]
     # parallel coordinates, importance of fields, curves for both objectives, and the Pareto front
     assert len(drawn) == 5
-    assert "Filled points on the line" in drawn[-1][1]
+    assert "filled points on the line" in drawn[-1][1]
     (table, *_) = tables(search_blocks([found]))
     marks = {getattr(row[0], "text", "").split(",")[0] for row in table.rows if getattr(row[0], "mark", "")}
     assert marks
@@ -137,6 +137,6 @@ def test_a_best_trial_that_nothing_is_compared_with_is_said_to_be(tmp_path: Path
     known = replace(confirmed, finished=finished(replace(confirmed.record, metrics=metrics)))
     (found,) = searches_of(Study("one", "base", [entry, known]))
     (finding,) = search_verdicts([found])
-    assert "Your configuration failed, so the figures of 6 fresh seeds are compared with nothing." in finding.text
+    assert "Your configuration failed, so there is nothing to compare the 6 fresh seeds with." in finding.text
     fresh = next(table for table in tables(search_blocks([found])) if table.header[0] == "figure")
     assert [cell.text for cell in fresh.rows[0][2:]] == [NONE, NONE]  # type: ignore[union-attr]

@@ -92,4 +92,5 @@ def test_what_is_far_away_is_said_and_not_drawn(tmp_path: Path) -> None:
     assert drawn
     ((picture, about),) = drawn.drawings
     assert ">prompt</text>" not in picture
-    assert about.endswith("Too far away to be drawn: prompt (40.00, +9.00).")
+    axes = "(loss on the domains, change on general text)"
+    assert about.endswith(f"Too far away to be drawn {axes}: prompt (40.00, +9.00).")

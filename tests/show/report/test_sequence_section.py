@@ -269,7 +269,7 @@ def test_there_is_a_drawing_for_each_method(sequences):
 def test_what_a_method_noted_is_a_table_with_the_rows_of_every_seed(sequences):
     runs = sequences.of("DAS", ORDERS["a"])
     (table,) = method_tables("DAS", runs)
-    assert table.title == "DAS: plasticity left"
+    assert table.title == "DAS: remaining plasticity"
     assert len(table.rows) == 5 * len(runs)
     assert table.rows[1] == ["seed 0, after 1 domains", Cell("0.60", "0.60 to 0.70"), Cell("0.75", "0.75 to 0.85")]
     assert method_tables("NCL", sequences.of("NCL", ORDERS["a"])) == []

@@ -199,4 +199,4 @@ def test_a_browser_shows_what_has_come_since_it_opened_the_page(tmp_path: Path) 
             check=True,
         )
     assert "<p>look 2</p>" in ran.stdout
-    assert "follows the chain; looked at" in ran.stdout
+    assert "follows the chain; last read at" in ran.stdout

@@ -85,7 +85,7 @@ def broken(lines, how):
         ("nothing", "cannot be read"),
         ("other fields", "cannot be read"),
         ("others", "different examples"),
-        ("other scores", "do not give the score on record"),
+        ("other scores", "do not reproduce the recorded score"),
     ],
 )
 def test_predictions_that_cannot_be_used_leave_the_scores(tmp_path, how, said):

@@ -99,7 +99,7 @@ def studied(lengths: tuple[int, ...] = LENGTHS, rates: tuple[str, ...] = ("1e-4"
 
 def test_the_smallest_share_that_keeps_general_text_is_named_with_how_well_the_law_fits() -> None:
     (finding,) = law_findings(studied())
-    assert finding.head == "Replay share by the D-CPT law, 12 trainings as rate 1e-4"
+    assert finding.head == "Replay share by the D-CPT law, 12 trainings like rate 1e-4"
     share = int(finding.text.partition("%")[0])
     assert 18 <= share <= 21
     assert "keeps the loss on general text at" in finding.text
@@ -116,7 +116,7 @@ def test_one_length_or_no_share_that_suffices_is_said_or_left_out() -> None:
     found = studied()
     base = TradeOff(BASE, {}, LossOn(4.0), LossOn(1.0), 0.0)
     (finding,) = law_findings(ComparableModels([base, *found.models[1:]]))
-    assert finding.text.startswith("No share up to 50% keeps")
+    assert finding.text.startswith("No share of replayed text up to 50% keeps")
     assert finding.tone == "open"
     # Without the base's loss on general text, it is unknown which loss replay should keep.
     assert law_findings(ComparableModels(found.models[1:])) == []
@@ -255,7 +255,7 @@ def trainings(worth: float) -> list[Repeated]:
 def test_the_passes_beyond_which_repeats_stop_helping_are_named_with_their_interval() -> None:
     finding = repeats_finding("small", trainings(2.0), 0.02)
     assert finding is not None
-    assert finding.head == "Repeats of the text, 12 trainings as small"
+    assert finding.head == "Repeats of the text, 12 trainings like small"
     assert finding.text.startswith("Beyond ")
     assert "repeats lower the loss by less than 0.02 nats (95% interval" in finding.text
     assert "Lowest loss measured: 2.4" in finding.text
@@ -265,7 +265,7 @@ def test_a_loss_that_still_falls_is_said_to_be_not_reached() -> None:
     finding = repeats_finding("small", trainings(100.0), 0.001)
     assert finding is not None
     assert finding.tone == "open"
-    assert "not reached within 32 passes, the most that were tried" in finding.text
+    assert "After 32 passes, the most that were tried, repeats still" in finding.text
     assert "to not reached)" in finding.text
 
 

@@ -53,7 +53,7 @@ def test_without_earlier_runs_the_machine_is_measured(tmp_path: Path) -> None:
     assert lines["parameters"] == "124,697,433"
     assert lines["micro-batch"] == "16 sequences per pass, 128 passes per step"
     assert "activations" in lines["memory per device"]
-    assert "40% of what large matrix products reach here" in lines["device time"]
+    assert "40% of the speed of large matrix products on this machine" in lines["device time"]
 
 
 def test_padding_of_documents_as_rows_is_forecast(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_a_warm_up_that_depends_on_the_length_is_logged(store: Store, capsys) ->
     assert start(store, settings(**fraction)) == []
     told = capsys.readouterr().err
     assert f"starts at step 0, because its warm-up differs from that of {folder.name}" in told
-    assert "with training.warmup_steps set" in told
+    assert "if you set training.warmup_steps" in told
 
 
 @pytest.mark.parametrize(("own", "expected"), [(900, [900]), (800, [800]), (100, [100, 800])])

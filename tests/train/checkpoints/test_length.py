@@ -93,7 +93,7 @@ def test_a_methods_declaration_is_true(ranks: Any, past: dict[str, Path], name: 
 
 
 def test_only_a_method_that_declares_it_gets_the_length() -> None:
-    with pytest.raises(ConfigError, match="asks for the length") as caught:
+    with pytest.raises(ConfigError, match="reads the number of training steps") as caught:
         _ = Setting().steps
     assert "depends_on_length = True" in caught.value.fix
     assert Setting(length=7).steps == 7

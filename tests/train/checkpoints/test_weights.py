@@ -89,7 +89,7 @@ def test_unreadable_checkpoints_are_refused_by_name(tmp_path: Path, training: Pa
         checkpoint_files(checkpoint(run, 2, weights, stage=3))
     torn = checkpoint(run, 3, weights)
     (torn / STATE_FILE).write_text("{")
-    with pytest.raises(ModelError, match="cut short"):
+    with pytest.raises(ModelError, match="is incomplete"):
         checkpoint_files(torn)
     finish(training, "das")
     with pytest.raises(ModelError, match="of method das"):
@@ -97,7 +97,7 @@ def test_unreadable_checkpoints_are_refused_by_name(tmp_path: Path, training: Pa
     finish(training, "l2sp")
     assert checkpoint_files(whole)
     (training / "stage.json").unlink()
-    with pytest.raises(ModelError, match="of no finished training"):
+    with pytest.raises(ModelError, match="belongs to no finished training run"):
         checkpoint_files(whole)
 
 
