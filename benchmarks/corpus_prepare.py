@@ -61,7 +61,7 @@ def ours(model: Path, corpus: Path, root: Path) -> float:
 
 
 def peer(model: Path, corpus: Path, cache: Path) -> float:
-    """Returns the time of run_mlm's preprocessing, which loads, tokenizes and groups [s]."""
+    """Returns the time of run_mlm's preprocessing [s]: loading, tokenizing and grouping the texts."""
     from datasets import load_dataset
     from transformers import AutoTokenizer
 

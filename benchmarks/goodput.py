@@ -2,17 +2,16 @@
 
 Goodput is the share of the held device time in which the run makes progress.
 
-Two workers train a model of MiniLM's size (6 layers of 384, random weights). At random times, a worker or, one time in
-four, the driver is killed by SIGKILL. The times between these failures are exponentially distributed with the given
-mean. A killed driver is started again at once. `goodput_10` and `goodput_2` are the goodput with a mean time between
-failures of 10 and of 2 minutes, as `dontstop chain status` shows it. Start-up time counts as lost, so a run should be
-long enough for several failures.
+Two workers train a model of MiniLM's size (6 layers, hidden size 384, random weights). At random times, a worker or,
+one time in four, the driver is killed by SIGKILL. The times between these failures are exponentially distributed with
+the given mean. A killed driver is started again at once. `goodput_10` and `goodput_2` are the goodput with a mean time
+between failures of 10 and of 2 minutes, as `dontstop chain status` shows it. Start-up time counts as lost, so a run
+should be long enough for several failures.
 
 With `--folder`, each call runs one part of at most `--part` minutes and continues where the last call ended, until the
-run is complete and the table is printed. A part ends at a failure, which then counts as a failure of the driver. The
-next call starts the driver again, as in one long run. If no failure is near the end of a part, the end is an additional
-failure of the driver. If a call is interrupted, its time up to the interruption counts, and the
-interruption is a failure of the driver too.
+run is complete and the table is printed. The end of a part kills the driver, so a part ends at a drawn failure if one
+is near; it counts as a failure of the driver. Otherwise the end of the part adds one failure of the driver. The next
+call starts the driver again, as in one long run. An interrupted call counts like the end of a part.
 """
 
 import json

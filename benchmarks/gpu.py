@@ -45,7 +45,7 @@ class Comparison:
 
     @property
     def peer_case(self) -> Case:
-        """The model and text of `case`, with the number of passes per step that the Trainer needs."""
+        """The model and text of `case`, with the micro-batch size that the Trainer uses."""
         case = self.case
         return case if self.peer_passes == 1 else replace(case, micro_batch=case.rows // self.peer_passes)
 

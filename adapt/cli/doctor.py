@@ -91,7 +91,7 @@ def main(arguments: Sequence[str]) -> None:
         print(finding, flush=True)
         fixes += bool(finding.fix)
     if fixes:
-        raise MachineError(f"{fixes} of the checks failed", "do what the lines that begin with `fix` say")
+        raise MachineError(f"failed checks: {fixes}", "follow the lines above that begin with `fix`")
 
 
 def examine(config: Config) -> Iterator[CheckLine]:

@@ -106,7 +106,7 @@ def _call(function: Callable[[A], Iterator[T]], argument: A) -> Iterator[T]:
 
 
 class _Device:
-    """An actor that keeps the function of its last call loaded."""
+    """An actor that keeps the last function that it called, so that the next call need not load the function again."""
 
     def __init__(self) -> None:
         self._reference: Any = None

@@ -65,7 +65,7 @@ class PoolSource:
 
     def reader(self, folder: Path) -> ReadChunks:
         """Returns the function that reads an item (a file range) and cleans its texts as stage `prepare` does."""
-        from adapt.corpus.prepare_corpus import screen_of  # imported only here, because this module loads Ray
+        from adapt.corpus.prepare_corpus import screen_of  # not at the top: prepare_corpus loads Ray
 
         screen = screen_of(self.corpus, folder, measured=self.measured)
         return ReadPool(self.corpus, screen)

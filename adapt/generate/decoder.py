@@ -107,7 +107,7 @@ class SlotLayer(CacheLayerMixin):
         return self.columns.end - self.columns.first
 
     def get_max_length(self) -> int:
-        """Returns -1 (no limit), because the columns are moved before the buffer is full."""
+        """Returns -1 (no limit), because the columns in use are moved to the front before the buffer is full."""
         return -1
 
 

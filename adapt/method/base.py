@@ -49,10 +49,8 @@ class Added:
     """Extra work of a method in the layers of the model, per training pass. The language-model head is not counted."""
 
     trained: float = 0.0
-    """Number of extra tokens with a forward and backward pass, divided by the number of tokens of the pass.
-
-    The activations of these tokens add to the memory of the pass.
-    """
+    """Number of extra tokens that the method runs forward and backward in a training pass, divided by the number of
+    the pass's own tokens. The activations of the extra tokens add to the memory of the pass."""
     seen: float = 0.0
     """Number of extra tokens with a forward pass only, divided by the number of tokens of the pass."""
     per_document: float = 0.0

@@ -141,7 +141,7 @@ def _check_same(address: str | None) -> None:
 def is_own_ray() -> bool:
     """Returns whether this process uses a Ray instance that dontstop started.
 
-    Returns False for a cluster and for a connection of the user's program.
+    Returns False if the process is connected to another cluster, or if the user's program had called `ray.init`.
     """
     return OWN_RAY in os.environ
 

@@ -229,7 +229,7 @@ def window_grams(longest: int) -> int:
 def in_buckets(
     hashes: np.ndarray, owners: np.ndarray, texts: int, buckets: int, known: KnownGrams | None = None
 ) -> Grams:
-    """Returns grams from their hashes (`gram_hashes`). If `known` is not None, only known grams are kept."""
+    """Builds `Grams` from hashes of n-grams (see `gram_hashes`). If `known` is given, other hashes are left out."""
     if known is not None:
         is_known = known.have(hashes)
         hashes, owners = hashes[is_known], owners[is_known]

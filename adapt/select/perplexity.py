@@ -35,7 +35,8 @@ BAND, WITHIN = 3, 4
 """Numbers of random streams (see `draws_at`). BAND draws the documents on which the ends of the band are estimated, and
 WITHIN draws documents from the band."""
 FEWEST = 16
-"""Minimum divisor for the mean of a document's loss differences, used if the document has fewer predictions."""
+"""The sum of a document's loss differences is divided by its number of predictions, or by FEWEST if that is larger.
+Otherwise short documents would have extreme means."""
 AT_ONCE = 256
 """Number of documents that are tokenized and sorted by length together."""
 

@@ -178,7 +178,7 @@ def _of_method(table: Mapping[str, Any]) -> Table:
 
 
 def two_lines(text: str) -> Cell:
-    """Makes a table cell from a text that may have a second line."""
+    """Makes a table cell. The text's second line, if any, is shown in small print."""
     first, _, small = text.partition("\n")
     return Cell(first, small)
 

@@ -47,8 +47,8 @@ class Tested:
     scores: np.ndarray
     """Score of each seed, [seeds]."""
     counts: tuple[Counts, ...] = ()
-    """Counts per example, for each seed. Empty if only scores are known. The order of examples is the same for all
-    seeds and recipes."""
+    """For each seed, the counts of every example from which the score follows, such as true positives. Empty if only
+    scores are known. The order of examples is the same for all seeds and recipes."""
     score: Score | None = None
 
     def resampled(self, weights: np.ndarray) -> np.ndarray:

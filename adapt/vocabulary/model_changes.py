@@ -72,11 +72,11 @@ def extend_model(
     Args:
         task: the model, and the options of the extension.
         texts: function that returns the documents of the domains. It may be called twice.
-        general: general text, which candidates by `divergence` need; None for other candidates.
+        general: general text, needed if `vocabulary.candidates` is `divergence`; None otherwise.
         folder: the folder in which the model is written.
 
     Returns:
-        The result, and a list of the new tokens with their ids and old pieces.
+        The result, and a list of the new tokens with their ids and the tokens into which they were split before.
 
     Raises:
         DataError: the domains have no words, no word can become a token, or the file of words cannot be used.

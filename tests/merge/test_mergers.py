@@ -66,7 +66,7 @@ def test_average_with_weights_at_several_shares() -> None:
 
 @pytest.mark.parametrize("decay", DECAYS)
 def test_decay_weights_equal_a_run_with_decayed_updates(decay: str) -> None:
-    """An average of checkpoints equals the first checkpoint plus later updates scaled by the decay (WSM)."""
+    """The average equals the first checkpoint plus the later updates, scaled as by learning rate decay (WSM)."""
     rng, count = np.random.default_rng(1), 5
     updates = rng.normal(size=(count, 4))
     checkpoints = np.cumsum(updates, axis=0)

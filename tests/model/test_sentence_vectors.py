@@ -1,4 +1,4 @@
-"""Tests folders in the format of sentence-transformers: the library loads them, and they keep a model's settings."""
+"""Tests the export for sentence-transformers: the library loads the folder, which has the settings of the model."""
 
 import json
 import shutil

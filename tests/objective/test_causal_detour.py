@@ -1,4 +1,4 @@
-"""Tests that an encoder predicts next tokens with causal attention, like a plain model with a dense mask."""
+"""Tests that causal attention in an encoder gives the same results as an unmodified model with a dense causal mask."""
 
 import copy
 from pathlib import Path

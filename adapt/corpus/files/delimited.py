@@ -432,9 +432,9 @@ class _Survey:
             self._are_numbers[number] = self._are_numbers[number] and bool(_NUMBER.fullmatch(cell))
 
     def doubtful(self) -> RawRow | None:
-        """Returns the first row that spans several lines and may really be several rows.
+        """Returns the first row that spans several lines and whose lines look like rows.
 
-        Returns None if there are so few of these rows that the resemblance may be due to chance.
+        Returns None if there are so few of these rows that their lines may look like rows by chance.
         """
         if not self._like_rows:
             return None

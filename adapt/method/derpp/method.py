@@ -41,9 +41,9 @@ class DerppOptions:
     fraction: OpenFraction = 0.25
     """Number of replayed rows in a step, divided by the number of the step's own rows. Replayed rows are additional."""
     alpha: NonNegativeFloat = 0.1
-    """Weight in the step's loss of the mean squared difference between current and earlier states of replayed rows."""
+    """Weight of the mean squared difference between current and earlier states of replayed rows in a step's loss."""
     beta: NonNegativeFloat = 0.5
-    """Weight in the step's loss of the objective's loss on replayed rows."""
+    """Weight of the objective on replayed rows in a step's loss."""
 
 
 class Derpp(Method):

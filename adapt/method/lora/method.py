@@ -192,7 +192,7 @@ class MeasureMoments(Stage[Summed]):
     texts: tuple[Stage[Any], ...]
     """The prepared texts for the measurement."""
     previous: Stage[Summed] | None
-    """The stage with the mean moments of the earlier domains; None if there is no such stage."""
+    """The stage with the mean second moments of the layers' inputs on earlier domains. None for the first domain."""
 
     def what(self) -> Mapping[str, Any]:
         """Returns the entries of the stage's key that determine the moments: sample, masking of its rows, and model."""

@@ -219,11 +219,11 @@ class Packed:
 
 
 def arrange_shared(cumulative: Tensor, rows: Sequence[Sequence[int]], device: torch.device) -> Layout:
-    """Lays out documents in one bucket whose rows have several documents.
+    """Lays out documents in one bucket, with several documents per row.
 
     Args:
-        cumulative: where documents begin, followed by the length of the sequence, int32 [D + 1], on the host.
-        rows: numbers of the documents in each row.
+        cumulative: index of the first token of each document, then the sequence's length, int32 [D + 1], on the host.
+        rows: indices of the documents in each row.
         device: device of the sequence.
     """
     begins, sizes = cumulative[:-1].long(), cumulative.long().diff()

@@ -131,7 +131,11 @@ class DocumentRows:
         return (), {**given, "attention_mask": owners[:, :, None] == owners[:, None, :]}
 
     def leave(self, module: Any, arguments: tuple[Any, ...], options: dict[str, Any], output: Any) -> Any:
-        """Runs the other batches of rows, as a forward hook. Returns all tokens' states in packed order, [1, N, H]."""
+        """Runs all batches of rows but the first, which the module's own call has run. This is a forward hook.
+
+        Returns:
+            The states of all tokens in packed order, [1, N, H].
+        """
         if self._layout is None:
             return output
         outputs = [output, *(module.forward(**{**_without(options), **inputs}) for inputs in self._inputs[1:])]

@@ -209,7 +209,7 @@ def _matrices(method: str, sequences: Sequences) -> Folded:
 
 
 COLORS = 7
-"""Number of colours for domains. General text has colour 0, which is the baseline's colour in other drawings."""
+"""Number of colours for domains, without colour 0, which is for general text, and for the baseline in other plots."""
 CROWDED = 40
 """Maximum total number of characters of the labels below an axis. Longer labels are rotated."""
 
