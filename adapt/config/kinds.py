@@ -93,7 +93,7 @@ class Kinds(dict[str, str], Generic[T]):
         base = imported(self.field, self.base)
         if not (isinstance(loaded, type) and issubclass(loaded, base)):
             fix = f"let it inherit from {base.__module__}.{base.__name__}"
-            raise ConfigError(f"{self.field}: {place} is no {base.__name__}", fix)
+            raise ConfigError(f"{self.field}: {place} is not a subclass of {base.__name__}", fix)
         if missing := sorted(getattr(loaded, "__abstractmethods__", ())):
             what = f"{self.field}: {place} lacks {', '.join(missing)}"
             raise ConfigError(what, "define these methods; docs/develop/extending.md describes them")

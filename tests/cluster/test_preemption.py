@@ -135,8 +135,8 @@ def test_one_process_watches_a_node(tmp_path: Path) -> None:
         with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as first:
             try:
                 assert first.stderr
-                assert "asking google" in first.stderr.readline()
+                assert "asking the metadata server of google" in first.stderr.readline()
                 second = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-                assert (second.returncode, "another process watches" in second.stderr) == (0, True)
+                assert (second.returncode, "another process already watches" in second.stderr) == (0, True)
             finally:
                 first.kill()

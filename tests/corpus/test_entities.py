@@ -150,10 +150,11 @@ def test_taggers() -> None:
         ("no_such_module:spans", "no_such_module cannot be imported"),
         ("no_such.module:spans", "no_such.module cannot be imported"),
         ("json:spans", "json has no spans"),
-        ("os:system", "os:system is no Tagger"),
-        ("subprocess:Popen", "subprocess:Popen is no Tagger"),
-        ("unittest.mock:call", "unittest.mock:call is no Tagger"),  # a mock has every attribute, also those of a Tagger
-        (f"{__name__}:not_a_class", "not_a_class is no Tagger"),
+        ("os:system", "os:system is not a subclass of Tagger"),
+        ("subprocess:Popen", "subprocess:Popen is not a subclass of Tagger"),
+        # a mock has every attribute, also those of a Tagger
+        ("unittest.mock:call", "unittest.mock:call is not a subclass of Tagger"),
+        (f"{__name__}:not_a_class", "not_a_class is not a subclass of Tagger"),
         ("adapt.corpus.entities:Tagger", "Tagger lacks entities"),
     ],
 )

@@ -94,7 +94,7 @@ def test_the_configuration_chooses_the_method() -> None:
         ("zzz", "there is no 'zzz'", "package.module:Class"),
         ("no_such_module:A", "no_such_module cannot be imported", "PYTHONPATH"),
         ("own_method:PullBak", "own_method has no PullBak", "did you mean PullBack?"),
-        ("own_method:function", "is no Method", "inherit from adapt.method.base.Method"),
+        ("own_method:function", "is not a subclass of Method", "inherit from adapt.method.base.Method"),
         ("own_method:Needy", "no default for strength", "give every option a default"),
         ("own_method:Wild", "Options is not a dataclass", "frozen dataclass"),
     ],

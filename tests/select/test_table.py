@@ -116,7 +116,7 @@ def test_a_users_own_is_taken_with_its_options() -> None:
         ("my_selections:Holds", {"wrod": "a"}, "unknown key wrod in my_selections:Holds", "did you mean word?"),
         ("my_selections:Holds", {"times": "often"}, "my_selections:Holds.times takes int, not often", "correct"),
         ("my_selections:Silent", {}, "my_selections:Silent lacks scores", "docs/develop/extending.md"),
-        ("my_selections:Stranger", {}, "my_selections:Stranger is no Selection", "adapt.select.selection.Selection"),
+        ("my_selections:Stranger", {}, "Stranger is not a subclass of Selection", "adapt.select.selection.Selection"),
         ("my_selections:Hold", {}, "my_selections has no Hold", "did you mean Holds?"),
         ("my_selectons:Holds", {}, "my_selectons cannot be imported", "PYTHONPATH"),
     ],

@@ -208,7 +208,7 @@ def test_a_repeated_text_is_taken_once(config: Config, tmp_path: Path) -> None:
     assert len({text.lower() for text in texts}) == 40
     assert done.result.pool == 81
     assert done.result.near_copies > 0
-    with pytest.raises(DataError, match=r"only 40 of the .* 41 are near copies"):
+    with pytest.raises(DataError, match=r"only 40 of the .* 41 other documents are near copies"):
         select(documents(config, 41))
 
 

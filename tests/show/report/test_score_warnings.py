@@ -36,7 +36,7 @@ def test_a_clean_study_has_none(tmp_path):
         "acl_arc: 52 of 139 test texts are also in train",
         "acl_arc: RoBERTa, seed 3: the model predicts one class only",
         "chemprot: classes of dev or test that train does not have: CPR-13",
-        "chemprot: 3 of 600 texts of test were cut",
+        "chemprot: 3 of 600 texts of test were truncated",
         "scierc: 3 train texts occur again with another label",
         "scierc: 1 texts of test are empty",
         "Chain: two recipes share one corpus",

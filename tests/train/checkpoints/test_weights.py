@@ -74,7 +74,7 @@ def test_checkpoints_are_averaged_by_the_configured_decay(tmp_path: Path, tiny_b
         expected = sum(part * weights[name].double() for part, weights in zip(parts, window, strict=True))
         torch.testing.assert_close(found[name].double(), expected, rtol=1e-5, atol=1e-6)
     other = replace(config, merge=replace(config.merge, kind="task_arithmetic", weights=None))
-    with pytest.raises(ModelError, match="is a checkpoint"):
+    with pytest.raises(ModelError, match="is a training checkpoint"):
         merge_stages(Context.of(other))
 
 
