@@ -100,7 +100,7 @@ def test_a_relative_storage_root_on_a_cluster_is_refused_before_connecting(
     check_refused(
         forked("dapt.py", *replaced(job, "--storage.root=runs")),
         2,
-        "ConfigError: storage.root is relative",
+        "ConfigError: storage.root is a relative path",
         "all nodes",
     )
 

@@ -262,5 +262,5 @@ def test_a_configuration_without_max_flops_is_unchanged() -> None:
 
 
 def test_a_model_with_unknown_dimensions_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"training\.max_flops is set, but config\.json does not name"):
+    with pytest.raises(ConfigError, match=r"training\.max_flops is set, but config\.json does not contain"):
         with_flops_as_steps(limited(1e9), None, None)
