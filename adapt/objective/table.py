@@ -177,7 +177,7 @@ def check_objective_fits(config: Config) -> None:
                 "remove it",
             )
     if config.model.head == "new":
-        raise ConfigError("model.head is new, but objective.kind rtd creates its own heads", "remove it")
+        raise ConfigError("model.head is new, but objective.kind rtd creates its own heads", "remove model.head")
     if config.select.pool_paths:
         raise ConfigError(
             "select.pool_paths is set with objective.kind rtd, but selections are judged by the loss of a model that"
