@@ -38,6 +38,7 @@ def train(
     Returns:
         tokens_per_s, tokens_per_cpu_s (CPU time of all threads), peak_bytes, losses of all steps, and engine.
     """
+    from adapt.train.loop import Ahead
     from benchmarks.common import peak_bytes
     from benchmarks.switches import switched_off
 
@@ -45,10 +46,13 @@ def train(
     losses, tokens, began, cpu = [], 0, 0.0, 0.0
     with switched_off(off):
         loop = _loop(case, precision, warm_up + steps, zero_stage, compiled)
-        for step, columns in enumerate(steps_of(case, warm_up + steps)):
+        ahead = Ahead(steps_of(case, warm_up + steps), loop.prepared)
+        for step in range(warm_up + steps):
             if step == warm_up:
                 began, cpu = settled(), time.process_time()
-            loss, count, _ = loop.step(columns, step, loop.training.learning_rate)
+            rows = ahead.take()
+            assert rows
+            loss, count, _ = loop.update(rows, step, loop.training.learning_rate, meanwhile=ahead.fetch)
             losses.append(loss)
             tokens += count if step >= warm_up else 0
         seconds, cpu = settled() - began, time.process_time() - cpu

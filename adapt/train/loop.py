@@ -7,6 +7,7 @@ metrics and saves checkpoints.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -19,7 +20,7 @@ import torch.distributed as dist
 from adapt.config import TrainingConfig
 from adapt.method.base import Method
 from adapt.method.collectives import among_hosts
-from adapt.objective.objective import Batch, Objective
+from adapt.objective.objective import Batch, Corrupted, Objective
 from adapt.support.errors import TrainingError
 from adapt.support.heartbeat import DATA_WAIT, beat
 from adapt.support.splitmix import mix
@@ -35,6 +36,52 @@ if TYPE_CHECKING:
     from adapt.train.engine import Engine  # imported for types only, because this module loads DeepSpeed
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """This rank's share of a global batch, ready for the model."""
+
+    rows: Corrupted
+    tokens: int
+    """Number of text tokens in the rows."""
+
+
+@dataclass
+class Ahead:
+    """Prepares the rows of the next step on the host while the device still computes the current step.
+
+    Otherwise a GPU waits in each step: in the training of a RoBERTa-base with 65,536 tokens per step, an H200 was idle
+    for 15 of 160 ms.
+
+    Args:
+        batches: this rank's share of each global batch.
+        prepare: corrupts a batch.
+    """
+
+    batches: Iterator[dict[str, np.ndarray]]
+    prepare: Callable[[dict[str, np.ndarray]], Prepared]
+    _next: Prepared | None = None
+    _waited_s: float = 0.0
+
+    def fetch(self) -> None:
+        """Waits for the next batch and prepares it. Does nothing if there are no more batches."""
+        started = time.perf_counter()
+        columns = next(self.batches, None)
+        self._waited_s += time.perf_counter() - started
+        self._next = None if columns is None else self.prepare(columns)
+
+    def take(self) -> Prepared | None:
+        """Returns the rows of the next step, or None if there are no more batches."""
+        if self._next is None:
+            self.fetch()
+        rows, self._next = self._next, None
+        return rows
+
+    def waited_s(self) -> float:
+        """Returns the time spent waiting for batches since the last call [s]."""
+        waited, self._waited_s = self._waited_s, 0.0
+        return waited
 
 
 @dataclass(frozen=True)
@@ -100,21 +147,27 @@ class Loop:
             NodeLeaves: a node is about to leave, and the last checkpoint before that is saved.
         """
         meter, watch = Meter(progress, self.steps), self.spike_watch(progress)
-        saved = progress.step
+        ahead, saved = Ahead(batches, self.prepared), progress.step
+
+        def fetch() -> None:
+            if progress.step + 1 < self.steps:
+                beat(DATA_WAIT, progress.step + 2)
+                ahead.fetch()
+                beat("step", progress.step + 1)
+
         self.held.begin(progress.step)
         if figures := self._measured(progress, is_last=False):
             report({"step": progress.step, "steps": self.steps, **figures})
         while progress.step < self.steps and not self.has_ended:
             meter.start()
             beat(DATA_WAIT, progress.step + 1)
-            columns = next(batches, None)
-            if columns is None:
+            rows = ahead.take()
+            if rows is None:
                 break
-            meter.got_data()
             beat("step", progress.step + 1)
             rate = learning_rate(self.training, progress.step - self.first_step, self.steps - self.first_step)
-            loss, tokens, norm = self.step(columns, progress.step, rate, watch)
-            meter.stop(loss, tokens, bool(watch and watch.has_skipped))
+            loss, tokens, norm = self.update(rows, progress.step, rate, watch, fetch)
+            meter.stop(loss, tokens, ahead.waited_s(), bool(watch and watch.has_skipped))
             beat("what follows step", progress.step, patient=True)
             self.held.step(progress.step)
             self.reached(progress.step)
@@ -163,20 +216,44 @@ class Loop:
     def step(
         self, columns: dict[str, np.ndarray], step: int, rate: float, watch: SpikeWatch | None = None
     ) -> tuple[torch.Tensor, int, float]:
-        """Takes one optimizer step on this rank's share of a global batch.
+        """Takes one optimizer step on this rank's share of a global batch. See `update`."""
+        return self.update(self.prepared(columns), step, rate, watch)
+
+    def prepared(self, columns: dict[str, np.ndarray]) -> Prepared:
+        """Chooses the tokens to predict in this rank's share of a global batch, on the host."""
+        batch = Batch.of(columns)
+        rows = replace(self.objective.corrupt(batch).bound_for(self.engine.device), rows=batch.rows)
+        return Prepared(rows, int(batch.lengths.sum()))
+
+    def update(
+        self,
+        prepared: Prepared,
+        step: int,
+        rate: float,
+        watch: SpikeWatch | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> tuple[torch.Tensor, int, float]:
+        """Takes one optimizer step.
 
         The loss is the sum over the predictions of all ranks, divided by the number of predictions. Therefore, neither
         the loss nor the terms that the method adds depend on how the global batch is divided into ranks and
         micro-batches. Dropout depends only on the division into micro-batches.
 
+        Args:
+            prepared: this rank's share of a global batch.
+            step: number of finished steps.
+            rate: learning rate.
+            watch: watch that looks for spikes, if any.
+            meanwhile: function that the host calls while the device computes the last backward pass.
+
         Returns:
             This rank's part of the global mean loss, the number of tokens in the global batch, and the gradient norm
             before clipping. If the step is a spike, weights, optimizer and loss scale are unchanged.
         """
-        batch = Batch.of(columns)
-        corrupted = replace(self.objective.corrupt(batch).bound_for(self.engine.device), rows=batch.rows)
-        wished = torch.tensor(self.wishes.look())
-        counts = torch.stack([corrupted.positions.sum(), batch.lengths.sum(), wished])
+        corrupted = prepared.rows
+        counts = torch.stack(
+            [corrupted.positions.sum(), torch.tensor(prepared.tokens), torch.tensor(self.wishes.look())]
+        )
         dist.all_reduce(counts, group=among_hosts())
         targets, tokens, said = counts.tolist()
         self.wishes.hear(said)
@@ -192,6 +269,7 @@ class Loop:
             self.engine.backward(loss if extra is None else loss + extra)
             total += loss.detach()
             if number == len(parts):
+                meanwhile()
                 self.method.before_step(self.engine, step)
                 if watch and (spike := self._spike(watch, step, total)):
                     self.engine.skip()

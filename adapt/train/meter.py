@@ -39,19 +39,21 @@ class Meter:
         self._seconds = self._wait = 0.0
 
     def start(self) -> None:
-        """Starts the clock of a step. Call it before fetching the step's batch."""
+        """Starts the clock of a step."""
         self._started, self._counted = time.perf_counter(), counted_seconds()
 
-    def got_data(self) -> None:
-        """Marks the end of the wait for data. Call it when the batch has arrived."""
-        self._got = time.perf_counter()
-
-    def stop(self, loss: torch.Tensor, tokens: int, is_skipped: bool = False) -> None:
+    def stop(self, loss: torch.Tensor, tokens: int, wait: float, is_skipped: bool = False) -> None:
         """Adds a step's time, loss and tokens to the counts. Call it after the optimizer's step.
 
         The loss of a step that was skipped as a spike does not enter the mean, unless all steps were skipped.
+
+        Args:
+            loss: this rank's part of the loss.
+            tokens: number of tokens in the global batch.
+            wait: time of the step that this rank spent waiting for data [s].
+            is_skipped: whether the step was skipped as a spike.
         """
-        seconds, wait = time.perf_counter() - self._started, self._got - self._started
+        seconds = time.perf_counter() - self._started
         (self._skipped if is_skipped else self._losses).append(loss)
         self._tokens += tokens
         self._seconds += seconds

@@ -112,6 +112,32 @@ def test_a_finished_run_takes_no_batches(ranks):
     assert (each.asked, each.reports, each.saved) == (0, [], [])
 
 
+def order(case: Case) -> list[str]:
+    """Runs a loop on more batches than steps. Returns the order in which it takes batches and ends passes."""
+    loop, events = build(case), []
+    step = loop.engine.step
+
+    def batches() -> Iterator[dict[str, Any]]:
+        for number, share in enumerate(feed(0, 2 * case.steps)):
+            events.append(f"batch {number}")
+            yield share
+
+    def ended(*arguments: Any) -> float:
+        events.append("pass")
+        return step(*arguments)
+
+    loop.engine.step = ended  # type: ignore[method-assign]
+    loop.run(batches(), Progress(), lambda report: None, lambda reached: None)
+    return events
+
+
+def test_a_batch_is_prepared_before_the_host_waits_for_the_previous_step(ranks):
+    """So a GPU does not wait until the host has chosen the next tokens to predict. No batch is taken in vain."""
+    (events,) = ranks(1).run(order, Case(steps=3))
+    three = ["pass"] * 3
+    assert events == ["batch 0", *three, "batch 1", "pass", *three, "batch 2", "pass", *three, "pass"]
+
+
 def short(case: Case, batches: int) -> tuple[list[int], list[int], int]:
     """Runs a loop whose batches end early, and returns its saved steps, its reported steps and its last step."""
     progress, saved, reports = Progress(), [], []
