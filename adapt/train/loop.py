@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Prepared:
+class StepRows:
     """This rank's share of a global batch, ready for the model."""
 
     rows: Corrupted
@@ -60,8 +60,8 @@ class Ahead:
     """
 
     batches: Iterator[dict[str, np.ndarray]]
-    prepare: Callable[[dict[str, np.ndarray]], Prepared]
-    _next: Prepared | None = None
+    prepare: Callable[[dict[str, np.ndarray]], StepRows]
+    _next: StepRows | None = None
     _waited_s: float = 0.0
 
     def fetch(self) -> None:
@@ -71,7 +71,7 @@ class Ahead:
         self._waited_s += time.perf_counter() - started
         self._next = None if columns is None else self.prepare(columns)
 
-    def take(self) -> Prepared | None:
+    def take(self) -> StepRows | None:
         """Returns the rows of the next step, or None if there are no more batches."""
         if self._next is None:
             self.fetch()
@@ -219,15 +219,15 @@ class Loop:
         """Takes one optimizer step on this rank's share of a global batch. See `update`."""
         return self.update(self.prepared(columns), step, rate, watch)
 
-    def prepared(self, columns: dict[str, np.ndarray]) -> Prepared:
+    def prepared(self, columns: dict[str, np.ndarray]) -> StepRows:
         """Chooses the tokens to predict in this rank's share of a global batch, on the host."""
         batch = Batch.of(columns)
         rows = replace(self.objective.corrupt(batch).bound_for(self.engine.device), rows=batch.rows)
-        return Prepared(rows, int(batch.lengths.sum()))
+        return StepRows(rows, int(batch.lengths.sum()))
 
     def update(
         self,
-        prepared: Prepared,
+        prepared: StepRows,
         step: int,
         rate: float,
         watch: SpikeWatch | None = None,
