@@ -71,7 +71,7 @@ def test_rates_are_chosen_on_dev_and_arms_compared_on_test(study: Study) -> None
 def test_the_chain_has_every_arm_with_equal_tokens() -> None:
     nodes = expand_chain(read_chain(str(FILE), {}))
     arms_of = {name: [node for node in nodes if node.name == name] for name in ("MLM", "TSDAE", "MLM+TSDAE", "first")}
-    assert {name: len(of) for name, of in arms_of.items()} == {"MLM": 18, "TSDAE": 18, "MLM+TSDAE": 18, "first": 3}
+    assert {name: len(of) for name, of in arms_of.items()} == {"MLM": 24, "TSDAE": 24, "MLM+TSDAE": 24, "first": 3}
     tokens = {name: {node.config.training.max_tokens for node in of} for name, of in arms_of.items()}
     assert tokens["MLM"] == tokens["TSDAE"] == {2 * half for half in tokens["MLM+TSDAE"]}
     assert tokens["MLM+TSDAE"] == tokens["first"]
