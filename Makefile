@@ -1,6 +1,6 @@
 # Needs only make and Python 3.11 or newer: no compiler, no activated environment.
-#   make demo | make cluster | make test | make quick | make fuzz | make faults | make chaos | make check | make docs | make env |
-#   make node | make clean
+#   make demo | make cluster | make test | make quick | make longer | make fuzz | make faults | make chaos | make check | make docs |
+#   make env | make node | make clean
 #
 # Variables:
 #   ARGS         arguments for the program that runs: make test ARGS="-k layers", make cluster ARGS=--autoscale
@@ -25,7 +25,7 @@ export PIP_USER := 0
 BY_FILE := --dist loadfile --no-loadscope-reorder
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env node demo cluster test quick fuzz faults chaos check docs clean
+.PHONY: help env node demo cluster test quick longer fuzz faults chaos check docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
@@ -45,8 +45,11 @@ cluster: $(TO_RUN) ## run the demo on a cluster of three nodes on this machine, 
 test: env ## run all tests
 	$(PY) -m pytest -n 3 $(BY_FILE) $(ARGS)
 
-quick: env ## run the tests that start neither Ray nor jobs, while you write code
-	$(PY) -m pytest -n 2 $(BY_FILE) -m "not slow and not heavy" $(ARGS)
+quick: env ## run the short tests (70% of those without Ray and jobs), while you write code
+	$(PY) -m pytest -n 2 $(BY_FILE) -m "not slow and not heavy and not longer" $(ARGS)
+
+longer: env ## run the tests without Ray and jobs, and write to tests/longer.txt which ones `make quick` leaves out
+	$(PY) -m pytest -n 2 $(BY_FILE) -m "not slow and not heavy" --note-longer $(ARGS)
 
 fuzz: env ## try random corpora and configurations for ten minutes
 	$(PY) -m pytest tests/fuzz -k further --minutes 10 $(ARGS)

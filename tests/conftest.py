@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -24,12 +25,50 @@ gc.disable()  # Garbage collection is off during the imports: it would free noth
 
 HEAVY = {"ray_cluster", "ranks", "jobs"}
 """Fixtures that start processes. Tests that use them are left out of `make quick`."""
+LONGER_FILE = Path(__file__).with_name("longer.txt")
+"""Test functions that `make quick` leaves out: they take longer than LONGER_S. `make longer` writes this file."""
+LONGER_S = 0.04
+_seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+"""Time of each test, keyed by its function and its id."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--note-longer", action="store_true", help=f"write the tests over {LONGER_S} s to {LONGER_FILE}")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _seconds[report.nodeid.partition("[")[0]][report.nodeid] += report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if not session.config.getoption("note_longer") or hasattr(session.config, "workerinput"):
+        return
+    functions = defaultdict(list)
+    for function, seconds in sorted(_seconds.items()):
+        if sum(seconds.values()) / len(seconds) > LONGER_S:
+            file, _, name = function.partition("::")
+            functions[file].append(f"    {name}\n")
+    LONGER_FILE.write_text("".join(f"{file}\n{''.join(names)}" for file, names in functions.items()))
+
+
+def longer() -> set[str]:
+    """Reads LONGER_FILE and returns the ids of its test functions."""
+    found, file = set(), ""
+    for line in LONGER_FILE.read_text().splitlines():
+        if line.startswith(" "):
+            found.add(f"{file}::{line.strip()}")
+        else:
+            file = line
+    return found
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    left_out = longer()
     for item in items:
         if HEAVY & {*getattr(item, "fixturenames", ())}:
             item.add_marker("heavy")
+        if item.nodeid.partition("[")[0] in left_out:
+            item.add_marker("longer")
     # Slow tests are left out of coverage: measuring it takes long, and most of their code runs in other processes.
     for item in items:
         if item.get_closest_marker("slow") or item.get_closest_marker("heavy"):

@@ -154,10 +154,13 @@ def test_an_error_that_ends_a_command_ends_the_run_and_not_the_process(is_ignore
 
 
 def test_an_interrupt_leaves_the_signal_handlers_unchanged() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), as_library():
-        signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is before
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started pytest without it
+    try:
+        with pytest.raises(KeyboardInterrupt), as_library():
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class Shell:

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tensorboard.summary.writer import event_file_writer
 
 from adapt.config import Config, TrackingConfig, TrainingConfig
 from adapt.model.locate import Pretrained
@@ -327,12 +328,17 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 @pytest.mark.parametrize(("first", "last"), [(4, 8), (6, 8), (0, 8), (4, 5)])
-def test_tensorboard_shows_each_step_once(tmp_path: Path, first: int, last: int) -> None:
+def test_tensorboard_shows_each_step_once(
+    tmp_path: Path, first: int, last: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Resumed steps replace the earlier reports of these steps.
 
     The cases resume at step 4, at the last report, and before all checkpoints. In one case, the second attempt ends at
     an earlier step than the first attempt.
     """
+    # TensorBoard reads files in the order of their names. Within a second, a process numbers its files, and 10 sorts
+    # before 9. Attempts of a real run are different processes.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     job = a_job(tmp_path)
     train(job, 0, 6)
     train(job, first, last, attempt=2)
