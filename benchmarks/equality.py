@@ -45,7 +45,9 @@ training: {max_steps: 8, global_batch_size: 8, micro_batch: 4, sequence_length: 
 evaluation: {sequence_length: 64, max_documents: 40, bootstrap_samples: 200}
 finetune: {seeds: [0, 1], epochs: 6, max_length: 64, learning_rate: 2.0e-3}
 """)
-UNSTEADY = re.compile(r"second|_s$|hours|mfu|memory|wait|cost|started|price|what was run|reproduce", re.IGNORECASE)
+UNSTEADY = re.compile(
+    r"second|_s$|hours|goodput|mfu|memory|wait|cost|started|price|what was run|reproduce", re.IGNORECASE
+)
 """Pattern for the names of metrics and parts of a report that depend on time or machine."""
 
 

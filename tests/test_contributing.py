@@ -10,6 +10,7 @@ import pytest
 from adapt.job import JOBS
 from adapt.method.base import Method
 from adapt.method.table import METHODS
+from tests.conftest import longer
 from tests.test_layers import DEEPSPEED_ONLY_IN, WITHOUT_RAY
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -168,3 +169,9 @@ def test_the_page_for_agents_names_the_methods_of_each_hook() -> None:
             m for m in METHODS for hook in names if getattr(METHODS.load(m), hook) is not getattr(Method, hook)
         }
         assert overriding == said, names
+
+
+def test_the_tests_that_make_quick_leaves_out_exist() -> None:
+    for name in longer():
+        file, *_, function = name.split("::")
+        assert f"def {function}(" in (ROOT / file).read_text("utf-8"), f"run `make longer`: there is no {name}"
