@@ -4,7 +4,7 @@
 of the time with local disk. `listing_s` is the time in which a new machine reads 1,000 records. Machines pack records
 into one object, which another machine reads with one request. The table also has the time without this packing.
 `ran_twice` is the number of stages that ran more than once while two chains of 50 stages raced on one bucket. The
-benchmark takes about 8 minutes on 2 cores.
+benchmark takes about 10 minutes on 2 cores.
 """
 
 import json
@@ -60,7 +60,7 @@ def measure(options: Options) -> Result:
             ("stages of the race", f"{len(runs)} of {race} ran, {sum(runs.values())} times in all"),
         ]
         corpus, numbers = corpus_file(folder, 300 if options.quick else 3000), count()
-        steps = 20 if options.quick else 400
+        steps = 20 if options.quick else 200
 
         def ran(root: str) -> float:
             began = time.perf_counter()

@@ -62,19 +62,28 @@ class Ahead:
     batches: Iterator[dict[str, np.ndarray]]
     prepare: Callable[[dict[str, np.ndarray]], StepRows]
     _next: StepRows | None = None
+    _error: Exception | None = None
     _waited_s: float = 0.0
 
     def fetch(self) -> None:
-        """Waits for the next batch and prepares it. Does nothing if there are no more batches."""
+        """Waits for the next batch and prepares it. Does nothing if there are no more batches.
+
+        `take` raises the errors of this function, so that the current step is finished and saved first.
+        """
         started = time.perf_counter()
-        columns = next(self.batches, None)
-        self._waited_s += time.perf_counter() - started
-        self._next = None if columns is None else self.prepare(columns)
+        try:
+            columns = next(self.batches, None)
+            self._waited_s += time.perf_counter() - started
+            self._next = None if columns is None else self.prepare(columns)
+        except Exception as error:
+            self._error = error
 
     def take(self) -> StepRows | None:
-        """Returns the rows of the next step, or None if there are no more batches."""
-        if self._next is None:
+        """Returns the rows of the next step, or None if there are no more batches. Raises the errors of `batches`."""
+        if self._next is None and self._error is None:
             self.fetch()
+        if self._error:
+            raise self._error
         rows, self._next = self._next, None
         return rows
 

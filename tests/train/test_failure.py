@@ -60,7 +60,7 @@ def a_job(folder: Path, model: Path, max_failures: int = 3) -> TrainingRun:
 PHASES = {
     "building": "load_tokenizer",
     "feeding": "_columns",
-    "stepping": "Loop.step",
+    "stepping": "Loop.update",
     "reporting": "Trackers.log",
     "saving": "Engine.save",
     "exporting": "_export",
