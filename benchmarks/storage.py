@@ -4,7 +4,7 @@
 of the time with local disk. `listing_s` is the time in which a new machine reads 1,000 records. Machines pack records
 into one object, which another machine reads with one request. The table also has the time without this packing.
 `ran_twice` is the number of stages that ran more than once while two chains of 50 stages raced on one bucket. The
-benchmark takes about 12 minutes on 2 cores.
+benchmark takes about 15 minutes on 2 cores.
 """
 
 import json
