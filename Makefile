@@ -49,7 +49,7 @@ quick: env ## run the short tests (70% of those without Ray and jobs), while you
 	$(PY) -m pytest -n 2 $(BY_FILE) -m "not slow and not heavy and not longer" $(ARGS)
 
 longer: env ## run the tests without Ray and jobs, and write to tests/longer.txt which ones `make quick` leaves out
-	$(PY) -m pytest -n 2 $(BY_FILE) -m "not slow and not heavy" --note-longer $(ARGS)
+	$(PY) -m pytest -n 2 $(BY_FILE) -m "not slow and not heavy" --note-longer
 
 fuzz: env ## try random corpora and configurations for ten minutes
 	$(PY) -m pytest tests/fuzz -k further --minutes 10 $(ARGS)

@@ -30,7 +30,7 @@ from typing import Any
 
 from adapt.runner.bucket import ABSENT, ReadObject, S3Bucket
 from adapt.runner.bucket_errors import ConflictError
-from adapt.runner.files import ASIDE, make_folder, storage_errors, write_atomically
+from adapt.runner.files import ASIDE, file_aside, make_folder, storage_errors, write_atomically
 from adapt.runner.lock import Lease
 from adapt.runner.record import RECORD_FILE, Record
 from adapt.support.errors import StageError, StorageError
@@ -237,11 +237,18 @@ class BucketRecords:
         file, text = self._root / folder / RECORD_FILE, json.dumps(values, indent=2) + "\n"
         if not file.exists() or file.read_text() != text:
             clear(file.parent)  # another machine finished the stage, so files of an interrupted run are useless
-            write_atomically(file, text)
+            with file_aside(file) as aside:  # not flushed to disk, which takes more time than all else; see `_has`
+                aside.write_text(text)
         return [read.etag, folder, run]
 
     def _has(self, entry: list[str] | None, etag: str) -> bool:
-        return entry is not None and entry[0] == etag and (self._root / entry[1] / RECORD_FILE).is_file()
+        if entry is None or entry[0] != etag:
+            return False
+        try:
+            size = (self._root / entry[1] / RECORD_FILE).stat().st_size
+        except OSError:
+            return False
+        return size > 0  # a crash of the machine can leave an empty file, because copies are not flushed to disk
 
     def _read(self) -> dict[str, list[str]]:
         try:
