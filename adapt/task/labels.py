@@ -1,12 +1,12 @@
 """Finds labels that were probably misread. Raises errors with file and line, or returns warnings.
 
 A model that is trained on misread labels gets scores that look plausible. So labels that can only be a mistake are
-refused: vectors of ones and zeros that were read as labels, hidden labels (-1) in dev or test, and one class with two
-spellings. Labels that may be intended cause a warning: a class that is not in train, or a split with a single class.
+refused: vectors of ones and zeros that were read as labels, hidden labels (-1) in dev or test, one class with two
+spellings, and amounts. Labels that may be intended cause a warning: a class that is not in train, or a split with a
+single class.
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,16 +21,9 @@ Splits: TypeAlias = "Mapping[str, Sequence[Example]]"
 HIDDEN = "-1"
 """Label that data sets use for examples whose label is not published or not known."""
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
-MISSING = ("nan", "<na>", "null")
-"""Strings that programs write for a missing value."""
-CHANCE = 0.001
-"""Lowest accepted probability of a dev or test split with a single class. This is the probability that a random sample
-of train examples, as large as the split, has only this class."""
-MOST_AMOUNTS = 20
-"""Maximum number of different labels with decimals in train. If there are more and all labels are numbers, the labels
-are amounts and not classes, and they are refused."""
-FEWEST_EXAMPLES = 20
-"""A task with at least this many train examples is refused if no two of its examples have the same class."""
+MANY = 20
+"""At least this many different labels in train are refused if they are amounts, or if no two examples have the same
+label."""
 SCORED = ("dev", "test")
 """The splits on which scores are computed."""
 
@@ -47,12 +40,12 @@ def check_labels(kind: str, splits: Splits) -> None:
     """
     places = _first_places(splits)
     _check_spellings(places)
-    _check_amounts(kind, splits, places)
+    if kind == "single_label":
+        _check_classes(splits["train"], places)
     if kind == "multi_label":
         _check_same_everywhere(splits["train"])
     for split in SCORED:
         _check_hidden(kind, split, splits)
-        _check_one_class(kind, split, splits)
 
 
 def label_warnings(kind: str, splits: Splits) -> list[str]:
@@ -62,17 +55,7 @@ def label_warnings(kind: str, splits: Splits) -> list[str]:
         kind: kind of the task.
         splits: the examples of each split.
     """
-    learned = _labels(splits["train"])
-    found = [
-        *_unseen(splits, learned),
-        *_of_one_class(kind, splits),
-        *(f"{place}: the label {name!r} usually means a missing label" for name, place in _named_missing(splits)),
-    ]
-    numbers = {int(name) for name in learned if re.fullmatch(r"-?\d+", name)}
-    if HIDDEN in learned and len(numbers) == len(learned) and max(numbers) >= 2 and min(numbers) == int(HIDDEN):
-        place = next(example.place for example in splits["train"] if HIDDEN in map(str, example.labels))
-        found.append(f"{place}: the label -1 often means that an example has no label; here it is a class")
-    return found
+    return [*_unseen(splits), *(_of_one_class(splits) if kind != "tokens" else ())]
 
 
 def check_no_vector(value: Any, place: str) -> None:
@@ -117,11 +100,17 @@ def check_no_written_list(value: Any, kind: str, place: str) -> None:
         )
 
 
-def _number(value: Any) -> float | None:
-    """Returns the numeric value of a label (true is 1, false is 0); None if the label is a name."""
-    if isinstance(value, str):
-        return float(value) if NUMBER.fullmatch(value.strip()) else None
-    return float(value) if isinstance(value, int | float) else None
+def _number(value: Any) -> float | str | None:
+    """Returns a label that is a number in a form that is equal for all its spellings; None if the label is a name.
+
+    1, 1.0, 01 and true are the same number. 1.1 and 1.10 are not, because they may be versions or numbers of sections.
+    """
+    if not isinstance(value, str):
+        return float(value) if isinstance(value, int | float) else None
+    text = value.strip()
+    if not NUMBER.fullmatch(text):
+        return None
+    return float(text) if float(text).is_integer() else text
 
 
 def _labels(examples: "Sequence[Example]") -> set[str]:
@@ -139,7 +128,8 @@ def _first_places(splits: Splits) -> dict[str, str]:
 
 def _spelling(label: str) -> str:
     """Returns a normal form that is equal for all spellings of a label."""
-    return repr(float(label)) if NUMBER.fullmatch(label) else normalised(label)  # 1, 1.0 and 01 are the same number
+    number = _number(label)
+    return normalised(label) if number is None else repr(number)
 
 
 def _check_spellings(places: Mapping[str, str]) -> None:
@@ -154,23 +144,16 @@ def _check_spellings(places: Mapping[str, str]) -> None:
             )
 
 
-def _check_amounts(kind: str, splits: Splits, places: Mapping[str, str]) -> None:
-    if kind != "single_label":
-        return
-    train = splits["train"]
+def _check_classes(train: "Sequence[Example]", places: Mapping[str, str]) -> None:
+    """Refuses labels that are amounts, such as prices, or that differ in all examples, such as identifiers."""
     learned = _labels(train)
-    amounts = sorted(name for name in learned if NUMBER.fullmatch(name) and float(name) % 1)
-    if len(amounts) > MOST_AMOUNTS and all(NUMBER.fullmatch(name) for name in learned):
+    are_amounts = all(map(NUMBER.fullmatch, learned)) and sum(float(name) % 1 != 0 for name in learned) >= MANY
+    if are_amounts or len(learned) == len(train) >= MANY:
+        label = str(train[0].labels[0])
         raise DataError(
-            f"the labels of task.train are {len(learned)} different numbers, such as {amounts[0]}"
-            f" ({places[amounts[0]]}); they look like amounts, not classes",
-            "set task.label_field to the field that holds the class, or group the amounts into a few classes",
-        )
-    if len(train) >= FEWEST_EXAMPLES and len(learned) == len(train):
-        raise DataError(
-            f"each of the {len(train)} examples of task.train has a different label, such as"
-            f" {str(train[0].labels[0])[:40]!r} ({train[0].place}), so that nothing can be learned",
-            "set task.label_field to the field that holds the class",
+            f"the {len(train)} examples of task.train have {len(learned)} different labels, such as {label[:40]!r}"
+            f" ({places[label]}); they look like {'amounts' if are_amounts else 'texts or identifiers'}, not classes",
+            "set task.label_field to the field that holds the class, or group the labels into a few classes",
         )
 
 
@@ -215,43 +198,19 @@ def _check_hidden(kind: str, split: str, splits: Splits) -> None:
         )
 
 
-def _one_class(examples: "Sequence[Example]") -> tuple[str | int, ...] | None:
-    """Returns the labels that all examples have; None if labels differ or if there are fewer than two examples."""
-    kinds = {example.labels for example in examples}
-    return kinds.pop() if len(kinds) == 1 and len(examples) > 1 else None
-
-
-def _check_one_class(kind: str, split: str, splits: Splits) -> None:
-    if kind == "tokens":
-        return
-    train, labels = splits["train"], _one_class(splits[split])
-    if labels is None:
-        return
-    share = Counter(example.labels for example in train)[labels] / len(train)
-    if share ** len(splits[split]) < CHANCE:
-        raise DataError(
-            f"all {len(splits[split])} examples of task.{split} have the label {_written(labels)} (the first is"
-            f" {splits[split][0].place}), which {share:.0%} of task.train have; a random split would"
-            " almost certainly have other labels too",
-            "use a part of the data that has all classes; shuffle a file that is sorted by label before you split it",
-        )
-
-
-def _of_one_class(kind: str, splits: Splits) -> Iterator[str]:
+def _of_one_class(splits: Splits) -> Iterator[str]:
     for split in SCORED:
-        labels = None if kind == "tokens" else _one_class(splits[split])
-        if labels is not None:
+        examples = splits[split]
+        if len(examples) > 1 and len({example.labels for example in examples}) == 1:
             yield (
-                f"all {len(splits[split])} examples of {split} have the label {_written(labels)} (the first is"
-                f" {splits[split][0].place}), so its scores say little"
+                f"all {len(examples)} examples of {split} have the label"
+                f" {', '.join(map(str, examples[0].labels)) or '(none)'} (the first is {examples[0].place}), so its"
+                " scores say little"
             )
 
 
-def _written(labels: tuple[str | int, ...]) -> str:
-    return ", ".join(map(str, labels)) or "(none)"
-
-
-def _unseen(splits: Splits, learned: set[str]) -> Iterator[str]:
+def _unseen(splits: Splits) -> Iterator[str]:
+    learned = _labels(splits["train"])
     for split in SCORED:
         found: dict[str, list[str]] = {}
         for example in splits[split]:
@@ -262,7 +221,3 @@ def _unseen(splits: Splits, learned: set[str]) -> Iterator[str]:
                 f"{len(places)} of {len(splits[split])} examples of {split} have the label {name!r}, which train never"
                 f" has (the first is {places[0]})"
             )
-
-
-def _named_missing(splits: Splits) -> list[tuple[str, str]]:
-    return [(name, place) for name, place in _first_places(splits).items() if name.casefold() in MISSING]
