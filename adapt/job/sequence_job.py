@@ -31,7 +31,7 @@ from adapt.merge.table import MERGERS, merging_of
 from adapt.method.table import method_of
 from adapt.model.start import Start
 from adapt.stage.benchmarks import BenchmarkedModel, CompareBenchmarks
-from adapt.stage.context import Context, DomainOrder, root_of
+from adapt.stage.context import Context
 from adapt.stage.domain_sequence import Sequence as SequenceStage
 from adapt.stage.finetuning import task_of
 from adapt.stage.merge_stage import Merge
@@ -183,9 +183,6 @@ def _one_after_another(setup: Setup) -> Iterator[Step]:
     context = setup.context
     first = [setup.texts[setup.order[0]]]
     past = before_training(context, first, replayed_text(context, setup.general, domain=first))
-    keys = tuple((name, text.key) for name, text in setup.texts.items())
-    noted = DomainOrder.of(root_of(context.config), context.config.name, keys)
-    noted.check()
     for number, name in enumerate(setup.order, start=1):
         domain = with_rules(setup, with_general_share(on_domain(setup, context, name), number), number)
         training = Train.of(
@@ -199,7 +196,6 @@ def _one_after_another(setup: Setup) -> Iterator[Step]:
             ),
             past,
             general=setup.general,
-            noted=noted.first(number),
             recalled=recalled_texts(setup, number),
             domain=name,
             measured=watched_texts(setup, name, setup.order[: number - 1]),

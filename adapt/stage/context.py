@@ -4,7 +4,6 @@ Besides its initial model, a job may read other models, such as members of an en
 """
 
 import inspect
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,13 +34,13 @@ from adapt.objective.table import (
 )
 from adapt.runner import Done, Stage, Store
 from adapt.runner.digest import Digests
-from adapt.runner.files import share_with_group, write_atomically
-from adapt.runner.mirror import fetch_file, mirror_folder, upload_results
+from adapt.runner.files import share_with_group
+from adapt.runner.mirror import mirror_folder
 from adapt.runner.notifications import check_webhook
 from adapt.runner.stage import deciding
 from adapt.stage.add_head import AddHead, RedrawTop, TurnDecoder
 from adapt.stage.preflight import check_compile, check_priced, check_shared, check_training, check_writable
-from adapt.support.errors import ConfigError, ModelError
+from adapt.support.errors import ModelError
 from adapt.train.metric_trackers import check_trackers
 from adapt.train.phases import check_phases, check_ramps, objectives_of, phases_of
 from adapt.train.schedule import micro_batch
@@ -254,61 +253,6 @@ def located(model: ModelConfig, digests: Digests) -> Start:
     folder = locate(model.path, model.revision)
     tokenizer = locate(model.tokenizer, weights=False) if model.tokenizer else folder
     return Start(Pretrained(folder, tokenizer, model.trust_remote_code), digests.of_all(model_files(folder)))
-
-
-@dataclass(frozen=True)
-class DomainOrder:
-    """File that records on which domains a sequence has started training, so that later changes are detected.
-
-    Args:
-        file: file of the record.
-        domains: name of each domain and key of its prepared text, in the configured order.
-    """
-
-    file: Path
-    domains: tuple[tuple[str, str], ...]
-
-    @classmethod
-    def of(cls, root: Path, name: str, domains: tuple[tuple[str, str], ...]) -> "DomainOrder":
-        """Returns the record of the sequence with this name, below a storage root."""
-        return cls(root / "sequence" / f"{name}.order.json", domains)
-
-    def check(self) -> None:
-        """Checks that the list of domains is unchanged since the record was saved, except for new domains at its end.
-
-        Raises:
-            ConfigError: the sequence was changed. The message names the domain and what to do.
-        """
-        for number, (new, old) in enumerate(zip(self.domains, self._known(), strict=False), start=1):
-            if new[1] == old[1]:
-                continue
-            change, fix = f"domain {number} was {old[0]} and is now {new[0]}", "put new domains at the end"
-            if new[0] == old[0]:
-                change = f"the text of domain {number}, {new[0]}, or how it is read or decontaminated, has changed"
-                fix = "undo that (list evaluation sets of a new domain in `decontaminate` of the domain's own source)"
-            raise ConfigError(
-                f"sequence {self.file.name.removesuffix('.order.json')}: {change}; this domain and all later"
-                " domains would be learned again",
-                f"{fix}, or give the sequence another name (--name; in a chain file, the chain's `name`), which"
-                " reuses the models of the unchanged domains before this one",
-            )
-
-    def first(self, number: int) -> "DomainOrder":
-        """Returns the record of only the first `number` domains."""
-        return replace(self, domains=self.domains[:number])
-
-    def save(self) -> None:
-        """Writes the record, unless the file already lists more domains."""
-        if len(self._known()) < len(self.domains):
-            write_atomically(self.file, json.dumps(self.domains))
-            upload_results(self.file)
-
-    def _known(self) -> list[tuple[str, str]]:
-        fetch_file(self.file)
-        try:
-            return [(name, key) for name, key in json.loads(self.file.read_text())]
-        except (OSError, ValueError, TypeError):
-            return []  # no domain was started, or the file is broken and is ignored
 
 
 LARGER = 1.01

@@ -18,7 +18,7 @@ from adapt.objective.table import objective_what, predicted_fraction, weighs_wor
 from adapt.ray.runtime import connect
 from adapt.runner import Done, Outcome, Record, Shown, Stage, Store
 from adapt.stage.add_head import RedrawTop
-from adapt.stage.context import Context, DomainOrder, root_of, with_teachers
+from adapt.stage.context import Context, root_of, with_teachers
 from adapt.stage.measured_training import check_measures, judged_what, measures_of, probed_tasks
 from adapt.stage.preflight import check_memory, check_precision, check_space, check_start, space_needed
 from adapt.stage.prepare_text import Prepared, Streamed
@@ -81,8 +81,6 @@ class Train(Stage[Trained]):
     """The corpus, if it is streamed during training. None if the corpus is tokenized before training."""
     weights: tuple[float, ...] | None
     """Sampling weights of the sources. None if the sources have no weights."""
-    noted: DomainOrder | None = None
-    """File that lists the sequence's domains up to this one, written when training starts. None outside sequences."""
     recalled: Mapping[str, Stage[Prepared]] = field(default_factory=dict)
     """Texts of earlier domains that are replayed, keyed by domain. Empty if no domain is replayed."""
     weighed_words: WeighWords | None = None
@@ -112,7 +110,6 @@ class Train(Stage[Trained]):
         batch_examples: int | None = None,
         is_transductive: bool = False,
         streamed: Streamed | None = None,
-        noted: DomainOrder | None = None,
         recalled: Mapping[str, Stage[Prepared]] | None = None,
         domain: str = "",
         general: Stage[Prepared] | None = None,
@@ -159,7 +156,6 @@ class Train(Stage[Trained]):
             is_transductive=is_transductive,
             streamed=streamed,
             weights=source_weights(config),
-            noted=noted,
             recalled=recalled or {},
             weighed_words=None if phases else words(config),
             domain=domain,
@@ -307,8 +303,6 @@ class Train(Stage[Trained]):
         """Trains on the cluster, resuming an interrupted run of this stage."""
         from adapt.train.ray_train import launch
 
-        if self.noted:
-            self.noted.save()
         warn_of_unmeasured(self.name, self.corpora, done)
         start, part = self.start.made(done), self._part(done)
         config, steps = part.config, part.last - part.first
