@@ -303,7 +303,7 @@ class Train(Stage[Trained]):
         """Trains on the cluster, resuming an interrupted run of this stage."""
         from adapt.train.ray_train import launch
 
-        warn_of_unmeasured(self.name, self.corpora, done)
+        warn_of_unmeasured(self.corpora, done)
         start, part = self.start.made(done), self._part(done)
         config, steps = part.config, part.last - part.first
         check_warmup(config.training, steps)

@@ -17,7 +17,6 @@ import numpy as np
 from adapt.advise.regime import Regime
 from adapt.config import Config, CorpusConfig, MixtureConfig, TrainingConfig, fewest_of, most_of, what
 from adapt.corpus.corpora import FEWEST_DOCUMENTS
-from adapt.corpus.heldout import share_holding
 from adapt.corpus.sample_order import Mixture, proportions, replay_shares, share_changes
 from adapt.corpus.token_shards import TokenStream
 from adapt.evaluate.measurements import FEW_DOCUMENTS, FEWEST
@@ -418,44 +417,31 @@ WANTED_SHARE, WANTED_MOST = 0.1, 30
 reliable interval."""
 
 
-def warn_of_unmeasured(name: str, corpora: Mapping[str, Stage[Prepared]], done: Done) -> None:
-    """Warns if too little text is held out to measure a training run, and suggests a `corpus.heldout_fraction`.
+def warn_of_unmeasured(corpora: Mapping[str, Stage[Prepared]], done: Done) -> None:
+    """Warns once per process and text if too little text is held out to measure a training run.
 
     There is no warning if no text is meant to be held out: the share is 0, or other files are measured (TAPT).
-
-    Args:
-      name: name of the training run.
-      corpora: texts of the training run, keyed by source.
-      done: the finished stages, including these texts.
     """
     shares = [_share(stage) for stage in corpora.values()]
-    texts = [done[stage] for stage in corpora.values()]
-    held_out = sum(text.result.heldout_documents for text in texts)
-    if not all(shares) or held_out >= FEWEST:
-        if all(shares) and held_out < FEW_DOCUMENTS:
-            _say_few(", ".join(stage.name for stage in corpora.values()), held_out)
+    texts = [done[stage].result for stage in corpora.values()]
+    held_out = sum(text.heldout_documents for text in texts)
+    if not all(shares) or held_out >= FEW_DOCUMENTS:
         return
-    trained = [text.result.train_documents for text in texts]
-    documents = None if None in trained else held_out + sum(count or 0 for count in trained)
-    of_all = "its documents" if documents is None else f"its {documents:,} documents"
+    trained = [text.train_documents for text in texts]
+    documents = "" if None in trained else f"{held_out + sum(count or 0 for count in trained):,} "
+    problem = "losses and their intervals will be unreliable"
+    if held_out < FEWEST:
+        problem = "losses will have no confidence interval"
     if held_out < FEWEST_DOCUMENTS:
-        number = f"{held_out} of {of_all} is" if held_out else f"none of {of_all} is"
-        problem = f"{name}: no loss will be measured: {number} held out (corpus.heldout_fraction {shares[0]:g})"
-    else:
-        problem = (
-            f"{name}: only {held_out} of {of_all} are held out (corpus.heldout_fraction {shares[0]:g}), so losses will"
-            " have no confidence interval"
-        )
-    log(f"{problem}; {_fix(shares[0], documents, [text.path for text in texts])}")
-
-
-@cache
-def _say_few(text: str, held_out: int) -> None:
-    """Logs once per process that too few documents of a text are held out for reliable losses on the text."""
-    log(
-        f"{text}: {held_out} documents are held out; with fewer than {FEW_DOCUMENTS}, losses and their intervals are"
-        " unreliable; raise corpus.heldout_fraction"
+        problem = "no loss will be measured"
+    _warn_once(
+        f"{', '.join(stage.name for stage in corpora.values())}: {held_out} of the {documents}documents are held out"
+        f" (corpus.heldout_fraction {shares[0]:g}), so {problem}; raise corpus.heldout_fraction, or set it to 0 to"
+        " train without a measurement"
     )
+
+
+_warn_once = cache(log)
 
 
 def documents_to_measure(documents: int) -> int:
@@ -468,17 +454,6 @@ def _share(stage: Stage[Prepared]) -> float:
     if isinstance(stage, Prepare):
         return stage.files.corpus.heldout_fraction
     return stage.heldout_fraction if isinstance(stage, PrepareTexts) else 0.0
-
-
-def _fix(share: float, documents: int | None, folders: Sequence[Path]) -> str:
-    """Returns advice to set the `corpus.heldout_fraction` that holds out enough documents."""
-    none = "set it to 0 to train without a measurement"
-    if documents is None:  # the text is streamed, so its number of documents is unknown
-        return f"set corpus.heldout_fraction to {min(10 * share, 0.5):.2g} or more, or {none}"
-    found = share_holding(folders, documents_to_measure(documents))
-    if found is None:
-        return "use more text, or set corpus.heldout_fraction to 0 to train without a measurement"
-    return f"set corpus.heldout_fraction to {found.share:g}, which holds out {found.documents}, or {none}"
 
 
 def first_size(start: Start, done: Done) -> ModelSize | None:
