@@ -5,6 +5,7 @@ Filtering is a separate stage, so that the text is not generated again if only t
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -99,12 +100,14 @@ def _prompts_of(files: Files) -> list[str]:
     Raises:
         DataError: there is no prompt, or files have changed since they were listed.
     """
-    prompts: list[str] = []
-    for item in items_of(files.manifest, files.corpus):
-        for piece in slices_of(item):
-            for text in read_slice(piece, files.corpus):
-                if not isinstance(text, Bad) and text.strip() and len(prompts) < MOST_PROMPTS:
-                    prompts.append(str(text))
+    texts = (
+        text
+        for item in items_of(files.manifest, files.corpus)
+        for piece in slices_of(item)
+        for text in read_slice(piece, files.corpus)
+    )
+    usable = (str(text) for text in texts if not isinstance(text, Bad) and text.strip())
+    prompts = list(islice(usable, MOST_PROMPTS))
     check_listed(files.manifest)
     if not prompts:
         raise DataError(

@@ -13,6 +13,7 @@ from adapt.generate.rewriting import OWN_TEMPLATES
 from adapt.job.sequence_job import sequence_stages
 from adapt.job.training_jobs import dapt_stages
 from adapt.runner.stage import everything
+from adapt.stage import generate_text
 from adapt.stage.context import Context
 from adapt.stage.generate_text import FilterTexts, Generate, Synthesize
 from adapt.stage.prepare_text import PrepareTexts
@@ -59,6 +60,26 @@ def test_text_of_the_model_is_replayed_like_general_text(config: Config) -> None
     assert [files.source for files in replay.texts.before] == ["general", ""]
     assert replay.texts.generated.start.digest == Context.of(chosen).start.digest
     assert replay.heldout_fraction == chosen.corpus.heldout_fraction
+
+
+def test_files_after_the_last_prompt_are_not_read(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [Path(f"prompts-{number}.jsonl") for number in range(3)]
+    for path in paths:
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in (f"in {path}", " ", "and more")))
+    values = {"mixture.replay_kind": "decoder", "generate.generator": "decoder", **SHORT}
+    generate = built(config, {**values, "generate.prompts": list(map(str, paths))})[Generate]
+    read: list[str] = []
+    read_slice = generate_text.read_slice
+
+    def noted(piece: Any, corpus: Any) -> Any:
+        read.append(str(piece))
+        return read_slice(piece, corpus)
+
+    monkeypatch.setattr(generate_text, "read_slice", noted)
+    monkeypatch.setattr(generate_text, "MOST_PROMPTS", 3)
+    expected = ["in prompts-0.jsonl", "and more", "in prompts-1.jsonl"]
+    assert generate_text._prompts_of(generate.prompts) == expected
+    assert len(read) == 2
 
 
 @pytest.mark.parametrize(
