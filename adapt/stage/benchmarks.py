@@ -24,21 +24,20 @@ from adapt.model.locate import tokenizer_files
 from adapt.model.sentence_vectors import SentenceVectors, vectors_what
 from adapt.model.start import Start
 from adapt.ray.runtime import connect, gpus_per_worker
-from adapt.runner import Done, Outcome, Stage
+from adapt.runner import ONE_CPU, Done, Outcome, Stage
 from adapt.runner.digest import Digests
 from adapt.runner.files import write_atomically
 from adapt.runner.record import cost_of, load_record
 from adapt.stage.context import Context
-from adapt.stage.preflight import check_start
+from adapt.stage.preflight import MeasuresOneModel
 from adapt.support.errors import ConfigError
-from adapt.train.capacity.device import task_needs
 
 LEAKS_FILE = "leaks.json"
 """JSON file with the indices of the items of each task that occur in the training text; null if this is not known."""
 
 
 @dataclass(frozen=True, eq=False)
-class Benchmark(Stage[Benchmarked]):
+class Benchmark(MeasuresOneModel, Stage[Benchmarked]):
     """Scores a model on the configured standard tasks. After an interruption, finished tasks are not repeated."""
 
     kind = "benchmark"
@@ -98,14 +97,6 @@ class Benchmark(Stage[Benchmarked]):
             **({"mteb": self.mteb.what()} if self.mteb else {}),
             **vectors_what(self.vectors),
         }
-
-    def needs(self) -> Mapping[str, float]:
-        """Requires one device."""
-        return task_needs(self.config.resources)
-
-    def refuse_early(self) -> None:
-        """Checks that the model can be loaded."""
-        check_start(self.config, self.start)
 
     def run(self, folder: Path, done: Done) -> Outcome[Benchmarked]:
         """Scores the model on a device of the cluster.
@@ -207,6 +198,7 @@ class CompareBenchmarks(Stage[BenchmarksCompared]):
 
     kind = "benchmarks"
     device_time = "inputs"
+    takes = ONE_CPU
 
     name: str
     config: Config
@@ -241,10 +233,6 @@ class CompareBenchmarks(Stage[BenchmarksCompared]):
             **({"recipes": dict(self.recipes)} if self.recipes else {}),
             "bootstrap_samples": self.config.evaluation.bootstrap_samples,
         }
-
-    def needs(self) -> Mapping[str, float]:
-        """Requires one core."""
-        return {"CPU": 1}
 
     def run(self, folder: Path, done: Done) -> Outcome[BenchmarksCompared]:
         """Compares the models.

@@ -31,11 +31,10 @@ from adapt.runner.stage import deciding
 from adapt.stage.benchmarks import CompareBenchmarks
 from adapt.stage.context import Context, Tokens
 from adapt.stage.finetuning import PrepareTask
-from adapt.stage.preflight import check_start, check_weights
+from adapt.stage.preflight import MeasuresOneModel, check_weights
 from adapt.stage.prepare_text import Prepared
 from adapt.stage.text_sources import Files
 from adapt.support.errors import ConfigError
-from adapt.train.capacity.device import task_needs
 
 PERPLEXITY_DOCUMENTS = 100
 """Number of held-out documents per domain on which pseudo-perplexity is measured."""
@@ -55,7 +54,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluate(Stage[Evaluated]):
+class Evaluate(MeasuresOneModel, Stage[Evaluated]):
     """Measures the loss of a model on the held-out text of corpora."""
 
     kind = "evaluate"
@@ -100,14 +99,6 @@ class Evaluate(Stage[Evaluated]):
             **({"generator": self.start.generator} if self.start.generator else {}),
         }
 
-    def needs(self) -> Mapping[str, float]:
-        """Requires one device."""
-        return task_needs(self.config.resources)
-
-    def refuse_early(self) -> None:
-        """Checks that the model can be loaded."""
-        check_start(self.config, self.start)
-
     def run(self, folder: Path, done: Done) -> Outcome[Evaluated]:
         """Measures the model on a device of the cluster."""
         connect(self.config.resources)
@@ -129,7 +120,7 @@ class Perplexities:
 
 
 @dataclass(frozen=True, eq=False)
-class Perplexity(Stage[Perplexities]):
+class Perplexity(MeasuresOneModel, Stage[Perplexities]):
     """Measures the pseudo-perplexity of a model on the first held-out documents of corpora."""
 
     kind = "perplexity"
@@ -173,7 +164,7 @@ class Voted:
 
 
 @dataclass(frozen=True, eq=False)
-class Neighbours(Stage[Voted]):
+class Neighbours(MeasuresOneModel, Stage[Voted]):
     """Measures how often a text's label is predicted correctly by its nearest neighbours in a model's feature space."""
 
     kind = "neighbours"
@@ -209,7 +200,7 @@ class Neighbours(Stage[Voted]):
 
 
 @dataclass(frozen=True, eq=False)
-class MeasureRetrieval(Stage[Retrieved]):
+class MeasureRetrieval(MeasuresOneModel, Stage[Retrieved]):
     """Measures the sentence vectors of a model by retrieval on the user's pairs."""
 
     kind = "retrieval"
@@ -268,14 +259,6 @@ class MeasureRetrieval(Stage[Retrieved]):
             "pairs": self.pairs.digest,
             "corpus": self.corpus.digest if self.corpus else None,
         }
-
-    def needs(self) -> Mapping[str, float]:
-        """Requires one device."""
-        return task_needs(self.config.resources)
-
-    def refuse_early(self) -> None:
-        """Checks that the model can be loaded."""
-        check_start(self.config, self.start)
 
     def run(self, folder: Path, done: Done) -> Outcome[Retrieved]:
         """Measures the model on a device of the cluster.
@@ -385,6 +368,7 @@ class Similarity(Stage[Similar]):
     """Compares domains by their words and, if there are models, by each model's loss on each domain."""
 
     kind = "similarity"
+    takes = ONE_CPU
 
     name: str
     corpora: Mapping[str, Stage[Prepared]]

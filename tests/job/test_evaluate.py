@@ -103,6 +103,15 @@ def test_features_are_evaluated_on_tasks_with_one_label(config: Config, tmp_path
     assert [list(each.tasks) for each in judged if each] == [["toy"], ["toy"]]
 
 
+def test_each_measurement_of_a_model_takes_one_device(config: Config, tmp_path: Path) -> None:
+    """A measurement that reserves the whole cluster would run alone, even if there is a device for each model."""
+    everywhere = replace(config, comparison=replace(config.comparison, pseudo_perplexity=True), task=task(tmp_path))
+    on_gpus = replace(everywhere, resources=replace(config.resources, gpus_per_worker=1))
+    inputs = built(on_gpus).inputs.values()
+    assert {stage.kind for stage in inputs} == {"evaluate", "perplexity", "neighbours"}
+    assert [stage.needs() for stage in inputs] == [{"CPU": 1, "GPU": 1}] * 6
+
+
 @pytest.mark.parametrize("name", ["base", "DAPT", "a/b", ""])
 def test_duplicate_and_invalid_names_are_refused(config: Config, name: str) -> None:
     models = [*config.comparison.models, NamedModel(name, config.model.path)]

@@ -49,6 +49,7 @@ def test_without_models_it_only_needs_the_prepared_sources(config: Config) -> No
     stage = built(config)
     assert list(stage.inputs) == ["corpora.cells", "corpora.code"]
     assert {needed.kind for needed in stage.inputs.values()} == {"prepare"}
+    assert stage.needs() == {"CPU": 1}
 
 
 def test_each_model_is_measured_on_all_sources(config: Config, tiny_bert: Path, tmp_path: Path) -> None:
