@@ -9,8 +9,8 @@ training run is a run inside its trial's run.
 import json
 import os
 import shutil
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from adapt.runner import Store
 from adapt.runner.stage import everything
 from adapt.stage.train import Train
 from adapt.support.redact import redact, redacted
+from adapt.terminal.console import log
 from adapt.train.metric_trackers import ENVIRONMENT, anchored
 from adapt.train.training_run import METRICS_FILE
 from adapt.tuning.job_trial import Trial
@@ -49,6 +50,7 @@ class SearchTrackers:
         self._search, self._store, self._folder = search, store, folder / FOLDER
         uri = anchored(search.config.tracking).mlflow_uri
         self._mlflow = SearchInMLflow(search, uri) if uri else None
+        self._has_failed = False
 
     def note(self, row: TrialRow, trial: Trial | None) -> None:
         """Logs the result of a trial at its end or at an earlier measurement.
@@ -60,12 +62,24 @@ class SearchTrackers:
         trainings = _trainings(self._search, trial)
         _note_in_tensorboard(self._folder, row, self._loss(trainings))
         if self._mlflow:
-            self._mlflow.note(row, trainings)
+            with self._ignoring_errors():
+                self._mlflow.note(row, trainings)
 
     def close(self, failed: bool = False) -> None:
         """Ends the run of the search in MLflow."""
         if self._mlflow:
-            self._mlflow.close(failed)
+            with self._ignoring_errors():
+                self._mlflow.close(failed)
+
+    @contextmanager
+    def _ignoring_errors(self) -> Iterator[None]:
+        """Ignores errors of MLflow, so that an outage of its server does not end the search. Logs the first error."""
+        try:
+            yield
+        except Exception as error:
+            if not self._has_failed:
+                log(f"warning: MLflow lacks results of this search, which continues: {redact(str(error))}")
+            self._has_failed = True
 
     def _loss(self, trainings: list[Train]) -> list[dict[str, Any]]:
         """Returns the logged metrics of the last training run of a trial, one entry per logged step."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mlflow import MlflowClient
+from mlflow import MlflowClient, MlflowException
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from adapt.config import Config, TrackingConfig
@@ -76,6 +76,24 @@ def test_mlflow_nests_trials_and_their_trainings_once_however_often_a_search_goe
     assert first.data.metrics == {"dev_score": 0.6}
     assert [run.info.status for run in (whole, first, named["trial 2"])] == ["FINISHED", "FINISHED", "FAILED"]
     assert named["trial 2"].data.tags["dontstop.error"] == "the loss is not finite"
+
+
+def test_an_outage_of_mlflow_is_reported_once_and_ends_no_search(
+    search: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trackers = SearchTrackers(search, tmp_path / "search", Store(tmp_path / "runs"))
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise MlflowException("the server does not answer")
+
+    for method in ("search_runs", "set_terminated"):
+        monkeypatch.setattr(MlflowClient, method, fail)
+    for row in ROWS:
+        trackers.note(row, None)
+    trackers.close()
+    said = capsys.readouterr().err
+    assert said.count("MLflow lacks results of this search, which continues: the server does not answer") == 1
+    assert len([*(tmp_path / "search" / "tensorboard").iterdir()]) == len(ROWS)
 
 
 def test_tensorboard_has_a_folder_for_each_trial(search: Search, tmp_path: Path) -> None:
