@@ -422,7 +422,7 @@ def warn_of_unmeasured(corpora: Mapping[str, Stage[Prepared]], done: Done) -> No
 
     There is no warning if no text is meant to be held out: the share is 0, or other files are measured (TAPT).
     """
-    shares = [_share(stage) for stage in corpora.values()]
+    shares = [share_held_out(stage) for stage in corpora.values()]
     texts = [done[stage].result for stage in corpora.values()]
     held_out = sum(text.heldout_documents for text in texts)
     if not all(shares) or held_out >= FEW_DOCUMENTS:
@@ -449,8 +449,8 @@ def documents_to_measure(documents: int) -> int:
     return max(FEWEST_DOCUMENTS, min(round(WANTED_SHARE * documents), WANTED_MOST))
 
 
-def _share(stage: Stage[Prepared]) -> float:
-    """Returns the share of a text that is held out."""
+def share_held_out(stage: Stage[Prepared]) -> float:
+    """Returns the share of a text that is held out. Returns 0 for a text that joins several sources."""
     if isinstance(stage, Prepare):
         return stage.files.corpus.heldout_fraction
     return stage.heldout_fraction if isinstance(stage, PrepareTexts) else 0.0

@@ -21,7 +21,6 @@ from adapt.tuning.job_trial import (
     TEST_SCORE,
     Trial,
     TrialMeasured,
-    is_lower_better,
     named_by_values,
     over_seeds,
 )
@@ -181,8 +180,7 @@ class Confirm(Stage[Confirmed]):
         if bound is None:
             return None
         mean = over_seeds([trial.figures[bound.metric].value for trial in best])
-        lower = is_lower_better(bound.metric, self.search.trial({}).final.result_type())
-        return not excess_of(bound, {bound.metric: mean}, lower)
+        return not excess_of(bound, {bound.metric: mean}, self.search.directions[bound.metric] == "min")
 
 
 def is_of_dev(objective: str) -> bool:

@@ -26,7 +26,6 @@ from adapt.runner import NOTHING, Done, Outcome, Record, Stage, Store
 from adapt.runner.stage import canonical, everything
 from adapt.stage.context import Context
 from adapt.stage.domain_sequence import Sequence as DomainSequence
-from adapt.stage.domain_sequence import SequenceResult
 from adapt.stage.finetuning import Finetune, Scores, task_of
 from adapt.stage.train import Train
 from adapt.statistics.seeds import spread
@@ -197,16 +196,6 @@ def over_seeds(values: Sequence[float]) -> Estimate:
 def figures_of(trial: Trial) -> set[str]:
     """Returns the names of the scores and losses that a trial may report, as the job's type of result declares."""
     return {*better_directions(trial.final.result_type())} | ({DEV_SCORE} if trial.runs else set())
-
-
-def is_lower_better(objective: str, result: type[Any] = SequenceResult) -> bool:
-    """Returns whether lower values of an objective are better, according to its field in the type of the result.
-
-    Args:
-        objective: name of a score or loss.
-        result: the type of the result of the searched job.
-    """
-    return better_directions(result).get(objective) == -1
 
 
 def side_by_side(context: Context) -> Context:

@@ -24,10 +24,7 @@ import numpy as np
 
 from adapt.config import BoundConfig, Config, TuneConfig
 from adapt.evaluate.measurements import Estimate
-from adapt.runner.stage import everything
-from adapt.stage.train import Train
 from adapt.support.errors import ConfigError, nearest
-from adapt.tuning.job_trial import Trial
 
 Space = Mapping[str, Any]
 """A search space: the range or list of values for each field, as a `Domain` of Ray Tune, keyed by dotted field name."""
@@ -312,26 +309,3 @@ def check_turns(config: Config, fields: Iterable[str]) -> None:
             f" {training.warmup_steps}",
             "lower tune.turns or training.warmup_steps, or raise training.max_steps",
         )
-
-
-def check_goes_on(scheduler: str, shorter: Trial, longer: Trial) -> None:
-    """Refuses a trial if the steps of its training run depend on the run's total length.
-
-    In this case, the run up to a measurement cannot be continued up to the next measurement.
-
-    Args:
-        scheduler: name of the scheduler, for the message.
-        shorter: the trial up to a measurement.
-        longer: the same trial up to a later measurement.
-
-    Raises:
-        ConfigError: the training steps depend on the length. The message says why.
-    """
-    shared = {stage.key for stage in everything([shorter])}
-    for stage in everything([longer]):
-        if isinstance(stage, Train) and stage.key not in shared and (reason := stage.length_matters):
-            raise ConfigError(
-                f"tune.scheduler {scheduler} continues a training run after each measurement, but with {reason} the"
-                " steps of a training run depend on its total length",
-                "set tune.scheduler to none, so that each trial is trained without interruption",
-            )

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from adapt.runner.ensure import Work, add_stages, step
 from adapt.runner.stage import everything
 from adapt.show.progress.chain_now import TRIALS_FILE, TrialNow, TrialsNow
 from adapt.show.renderers import drawn_table
-from adapt.support.errors import AdaptError, ClusterError, DeviceMemoryError, StorageError
+from adapt.support.errors import AdaptError, ClusterError, ConfigError, DeviceMemoryError, StorageError
 from adapt.support.redact import redact
 from adapt.terminal.console import log
 from adapt.terminal.live import live_table
@@ -27,7 +26,7 @@ from adapt.tuning.job_trial import (
     with_fewer,
 )
 from adapt.tuning.proposals import EXCESS, Proposals, lengths_of, steps_after
-from adapt.tuning.ray_tune import Answer, Asked, Board, dispatch, scheduler_of
+from adapt.tuning.ray_tune import AS_IT_IS, Answer, Asked, Board, dispatch, scheduler_of
 from adapt.tuning.search_stage import Search, TrialRow, best_first
 from adapt.tuning.search_trackers import SearchTrackers
 
@@ -112,7 +111,7 @@ class Trials:
                 continue
             errors = [failed[stage.key] for stage in everything([trial]) if stage.key in failed]
             if record := done.get(trial.key):
-                self.rows[asked] = self._measured(asked, trial, record)
+                self._measured(asked, trial, record)
             elif errors and isinstance(errors[0], DeviceMemoryError) and errors[0].micro_batch > 1:
                 self._begin_smaller(asked, errors[0])
             elif errors:
@@ -139,17 +138,21 @@ class Trials:
         number, turn = asked
         return TrialRow(number, self.values[number], key, figures, error, steps_after(self.search.config, turn))
 
-    def _measured(self, asked: Asked, trial: Trial, record: Record) -> TrialRow:
+    def _measured(self, asked: Asked, trial: Trial, record: Record) -> None:
         figures = Finished.of(trial, record).result.figures
-        missing = [name for name in self.search.figures_needed if name not in figures]
-        error = (
-            f"the trial reports no {missing[0]}, because no text is held out (corpus.heldout_fraction)"
-            if missing
-            else ""
-        )
+        if missing := [name for name in self.search.figures_needed if name not in figures]:
+            error = ConfigError(
+                f"the trial reports no {missing[0]}; it reports {', '.join(sorted(figures)) or 'no metric'}",
+                "raise corpus.heldout_fraction if too little text is held out to measure a loss, or name a reported"
+                " metric in tune.objectives and tune.bound",
+            )
+            if asked[0] == AS_IT_IS:  # no trial could be compared with the unchanged configuration
+                raise error
+            self._failed(asked, trial.key, error)
+            return
         given = {stage.key for stage in everything(self.search.inputs.values())}
         fitting = {**smaller_micro_batches(trial, given, self.store), **self.fewer.get(asked[0], {})}
-        return replace(self._row(asked, trial.key, {} if missing else figures, error), fitting=fitting)
+        self.rows[asked] = replace(self._row(asked, trial.key, figures, ""), fitting=fitting)
 
     def _answer(self, row: TrialRow) -> Answer:
         names, excess = self.search.config.tune.objectives, self.search.excess(row)
@@ -178,11 +181,13 @@ class Trials:
         budget = self.search.config.tune.budget_device_hours
         if budget is None:
             return True
-        ended = {asked[0] for asked in list(self.rows) if asked in self.begun}
+        rows = list(self.rows)
+        ended = {asked[0] for asked in rows if asked in self.begun}
         if not ended:
             return None
         most_expensive = max(self.hours([trial]) for trial in ended)
-        expected = self.hours(ended) + most_expensive * (number - len(ended) + 1)
+        to_end = number + 1 - len({asked[0] for asked in rows})  # trials whose values were refused cost nothing
+        expected = self.hours(ended) + most_expensive * to_end
         if expected > budget:
             log(
                 f"search: ends before trial {number}, because with this trial it would take about {expected:.2g}"
@@ -209,7 +214,7 @@ def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> 
     objectives = config.tune.objectives
     told = [*objectives, EXCESS] if config.tune.bound else objectives
     board = Board(asked, told, trials.may_begin, lengths_of(config.tune))
-    scheduler = scheduler_of(config.tune, search.ways[objectives[0]] == "min")
+    scheduler = scheduler_of(config.tune, search.directions[objectives[0]] == "min")
     known, trackers = set[Asked](), SearchTrackers(search, folder, store)
 
     def look() -> dict[Asked, Answer]:
@@ -227,8 +232,7 @@ def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> 
             dispatch(board, at_once, scheduler, lambda turn: trials.begin(turn, board.values[turn[0]]), look)
     except BaseException:
         trials.work.is_given_up = True
-        with suppress(Exception):  # ignores errors of trackers, so that the error of the search is raised
-            trackers.close(failed=True)
+        trackers.close(failed=True)
         raise
     trackers.close()
     watched.close()
@@ -269,13 +273,12 @@ class TrialsDisplay:
         self, trials: "Trials", count: int, folder: Path, draw: "Callable[[RenderableType], None] | None"
     ) -> None:
         self._trials, self._count, self._folder, self._draw = trials, count, folder, draw
-        self._written: TrialsNow | None = None
         self._written_at = 0.0
 
     def look(self, has_ended: bool) -> None:
         """Draws the progress of the trials on the terminal, and saves the progress to the progress file.
 
-        The file is not written if nothing has changed, or if it was written less than PERIOD_S ago.
+        The file is not written if it was written less than PERIOD_S ago.
 
         Args:
             has_ended: whether a trial has ended since the last call. In this case, the file is written without waiting
@@ -287,9 +290,9 @@ class TrialsDisplay:
         now = trials_now(self._trials, self._count)
         if self._draw:
             self._draw(drawn_table(now.table()))
-        if is_due and now != self._written:
+        if is_due:
             now.save(self._folder)
-            self._written, self._written_at = now, time.monotonic()
+            self._written_at = time.monotonic()
 
     def close(self) -> None:
         """Removes the progress file, because the record of the search replaces it."""
@@ -313,7 +316,7 @@ def trials_now(trials: "Trials", count: int) -> TrialsNow:
         for (number, turn), trial in list(trials.begun.items())
         if (number, turn) not in ended
     ]
-    for row in best_first(list(ended.values()), objectives[0], trials.search.ways[objectives[0]])[:MOST_ROWS]:
+    for row in best_first(list(ended.values()), objectives[0], trials.search.directions[objectives[0]])[:MOST_ROWS]:
         figures = [row.figures[name].value for name in objectives]
         rows.append(TrialNow(row.number, _told(row.values), f"{row.steps} steps" if row.steps else "", figures))
     rows += [TrialNow(row.number, _told(row.values), redact(f"failed: {row.error}")) for row in failed[:MOST_ROWS]]

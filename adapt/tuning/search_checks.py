@@ -3,11 +3,10 @@
 A search space has a domain (a range or list of values) for each searched field. This module imports Ray Tune.
 """
 
-import importlib.util
 import inspect
+import runpy
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,10 +16,15 @@ from ray.tune.search.sample import Categorical, Float, Integer, Quantized
 from adapt.config import Config
 from adapt.parse.keys import known_keys, named_in, unknown
 from adapt.parse.yaml_file import line_namer, read_yaml
+from adapt.runner.stage import everything
+from adapt.stage.model_evaluation import Evaluate
+from adapt.stage.prepare_text import Gather, Prepare, PrepareTexts
+from adapt.stage.train import Train
+from adapt.stage.training_plan import share_held_out
 from adapt.support.better import better_directions
 from adapt.support.errors import AdaptError, ConfigError, nearest
 from adapt.tuning.job_trial import DEV_SCORE, Configure, Trial, check_test_files, figures_of, on_dev
-from adapt.tuning.proposals import STEPS, Proposals, Space, check_bound, check_goes_on, check_turns, draw, proposals
+from adapt.tuning.proposals import STEPS, Proposals, Space, check_bound, check_turns, draw, proposals
 
 if TYPE_CHECKING:
     from adapt.tuning.search_stage import Search
@@ -54,7 +58,7 @@ def checked_search(search: "Search") -> tuple[Space, Proposals]:
             )
         _check_going_on(search, space)
     check_fields(space, search.space, search.configure, lambda config: search.measured(on_dev(config)))
-    return space, proposals(space, config.tune, [way == "min" for way in search.ways.values()])
+    return space, proposals(space, config.tune, [search.directions[name] == "min" for name in config.tune.objectives])
 
 
 def _check_going_on(search: "Search", space: Space) -> None:
@@ -66,12 +70,19 @@ def _check_going_on(search: "Search", space: Space) -> None:
     Combinations of values are not checked. If a trial with such a combination cannot continue, it trains from the
     beginning up to each measurement.
     """
+    given = {stage.key for stage in everything(search.inputs.values())}
     for values in ({}, *({name: end} for name in space for end in ends(space[name]))):
         try:
-            shorter, longer = search.trial(values, 0), search.trial(values)
+            stages = everything([search.trial(values)])
         except ConfigError:
             continue  # skips a value that is invalid by itself, because it may be valid together with other values
-        check_goes_on(search.config.tune.scheduler, shorter, longer)
+        for stage in stages:
+            if isinstance(stage, Train) and stage.key not in given and (reason := stage.length_matters):
+                raise ConfigError(
+                    f"tune.scheduler {search.config.tune.scheduler} continues a training run after each measurement,"
+                    f" but with {reason} the steps of a training run depend on its total length",
+                    "set tune.scheduler to none, so that each trial is trained without interruption",
+                )
 
 
 def check_fields(space: Space, place: str, configure: Configure, trial: Callable[[Config], Trial]) -> None:
@@ -166,8 +177,22 @@ def check_objectives(config: Config, trial: Trial) -> None:
                 f"use one of: {', '.join(usable)}; the result class of your own job declares the better direction with"
                 f" `{name}: More[float]` (docs/develop/extending.md)",
             )
+        if name.startswith("losses.domain.") and not _holds_out(trial):
+            raise ConfigError(
+                f"tune.objectives: no trial can report {name}, because no text of the domain is held out",
+                "set corpus.heldout_fraction above 0, or name another metric",
+            )
         if name.startswith(("losses.general", "general")) and not config.evaluation.general_paths:
             raise ConfigError(f"tune.objectives: {name} needs general text", "set evaluation.general_paths")
+
+
+def _holds_out(trial: Trial) -> bool:
+    """Returns whether a measured text of the domain has held-out documents, or may have some."""
+    for stage in everything([trial]):
+        if isinstance(stage, Evaluate) and (text := stage.corpora.get("domain")):
+            parts = text.inputs.values() if isinstance(text, Gather) else [text]
+            return any(not isinstance(part, Prepare | PrepareTexts) or share_held_out(part) for part in parts)
+    return True
 
 
 def check_fresh_seeds(config: Config) -> None:
@@ -209,7 +234,18 @@ def read_space(path: str) -> dict[str, Any]:
 
 
 def _from_python(path: str) -> Any:
-    functions = _functions(_loaded(path))
+    module = f"tune_spaces.{Path(path).stem}"
+    try:
+        found = runpy.run_path(path, run_name=module)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}", "check the path") from error
+    except Exception as error:
+        raise ConfigError(f"{path} cannot be imported: {error}", "correct the file") from error
+    functions = [
+        value
+        for name, value in found.items()
+        if inspect.isfunction(value) and value.__module__ == module and not name.startswith("_")
+    ]
     if len(functions) != 1:
         named = ", ".join(function.__name__ for function in functions) or "none"
         raise ConfigError(
@@ -219,26 +255,6 @@ def _from_python(path: str) -> Any:
         return functions[0]()
     except Exception as error:
         raise ConfigError(f"{path}: {functions[0].__name__}() fails: {error}", "correct the function") from error
-
-
-def _loaded(path: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"tune_spaces.{Path(path).stem}", path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}", "check the path") from error
-    except Exception as error:
-        raise ConfigError(f"{path} cannot be imported: {error}", "correct the file") from error
-    return module
-
-
-def _functions(module: ModuleType) -> list[Callable[[], Any]]:
-    """Returns the public functions that are defined in the module."""
-    found = inspect.getmembers(module, inspect.isfunction)
-    return [function for name, function in found if function.__module__ == module.__name__ and name[0] != "_"]
 
 
 def _from_yaml(path: str) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from adapt.config import BoundConfig, Config
 from adapt.evaluate.measurements import Estimate
 from adapt.job.job_run import Job
@@ -15,11 +17,11 @@ from adapt.runner.record import RECORD_FILE, Record
 from adapt.runner.stage import deciding, everything
 from adapt.show.blocks import Block, Cell, Table, TextBlock, summary
 from adapt.stage.context import Context, root_of
+from adapt.support.better import better_directions
 from adapt.tuning.job_trial import (
     Configure,
     Trial,
     as_file,
-    is_lower_better,
     named_by_values,
     on_dev,
     settings_of,
@@ -238,10 +240,10 @@ class Search(Stage[Searched]):
         return self.measured(on_dev(named_by_values(self.configure(values), values)))
 
     @cached_property
-    def ways(self) -> dict[str, str]:
-        """Whether each objective is minimized (`min`) or maximized (`max`), as declared in the job's result type."""
-        result = self.trial({}).final.result_type()
-        return {name: "min" if is_lower_better(name, result) else "max" for name in self.config.tune.objectives}
+    def directions(self) -> dict[str, str]:
+        """Whether each needed metric is minimized (`min`) or maximized (`max`), as the job's result type declares."""
+        declared = better_directions(self.trial({}).final.result_type())
+        return {name: "min" if declared.get(name) == -1 else "max" for name in self.figures_needed}
 
     @property
     def figures_needed(self) -> list[str]:
@@ -254,13 +256,7 @@ class Search(Stage[Searched]):
         bound = self.config.tune.bound
         if not row.figures:
             return None
-        return excess_of(bound, row.figures, self._bound_is_lower) if bound else 0.0
-
-    @cached_property
-    def _bound_is_lower(self) -> bool:
-        """Whether lower values of the bound's metric are better."""
-        bound = self.config.tune.bound
-        return bound is not None and is_lower_better(bound.metric, self.trial({}).final.result_type())
+        return excess_of(bound, row.figures, self.directions[bound.metric] == "min") if bound else 0.0
 
     def measured(self, config: Config) -> Trial:
         """Returns the stages of the trial with this configuration.
@@ -287,7 +283,7 @@ class Search(Stage[Searched]):
 
         space, asked = self.check()
         ran = run_trials(self, asked, Store(root_of(self.config)), folder)
-        objectives = self.ways
+        objectives = {name: self.directions[name] for name in self.config.tune.objectives}
         longest = max(row.steps or 0 for row in ran.rows if row.figures)
         measured = [row for row in ran.rows if row.figures and (row.steps or 0) == longest]
         costs = [[_cost(row, name, way) for name, way in objectives.items()] for row in measured]
@@ -326,15 +322,10 @@ def nondominated(costs: Sequence[Sequence[float]]) -> list[int]:
     Args:
         costs: costs of the points, [points, objectives]; lower is better.
     """
+    points = np.array(costs)
     front = []
-    for index, point in enumerate(costs):
-        others = [(other, number) for number, other in enumerate(costs) if number != index]
-        if not any(
-            _is_as_low(other, point) and (list(other) != list(point) or number < index) for other, number in others
-        ):
+    for index, point in enumerate(points):
+        as_low, equal = (points <= point).all(1), (points == point).all(1)
+        if not (as_low & ~equal).any() and not equal[:index].any():
             front.append(index)
     return front
-
-
-def _is_as_low(one: Sequence[float], other: Sequence[float]) -> bool:
-    return all(a <= b for a, b in zip(one, other, strict=True))

@@ -10,7 +10,6 @@ from adapt.stage.domain_sequence import SequenceResult
 from adapt.stage.export_model import Adapted
 from adapt.stage.finetuning import Finetuned, Scored
 from adapt.support.better import Less, More, better_directions
-from adapt.tuning.job_trial import is_lower_better
 from tests.stage.test_values import KINDS
 
 COUNTS = frozenset(
@@ -58,8 +57,7 @@ def test_directions_of_real_results() -> None:
         ),
     }
     for result, (high, low) in expected.items():
-        assert {is_lower_better(name, result) for name in low} == {True}
-        assert {is_lower_better(name, result) for name in high} == {False}
+        assert {better_directions(result)[name] for name in low} == {-1}
         assert {better_directions(result)[name] for name in high} == {1}
 
 
@@ -75,5 +73,6 @@ def test_no_name_has_two_directions() -> None:
 
 
 def test_reports_and_searches_use_the_same_directions() -> None:
-    assert all((measure.better < 0) == is_lower_better(measure.name) for measure in MEASURES)
-    assert {measure.name for measure in MEASURES} - {ONE} <= {*better_directions(SequenceResult)}
+    declared = better_directions(SequenceResult)
+    assert all((measure.better < 0) == (declared.get(measure.name) == -1) for measure in MEASURES)
+    assert {measure.name for measure in MEASURES} - {ONE} <= {*declared}

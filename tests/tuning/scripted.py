@@ -60,7 +60,7 @@ class ScriptedSearch:
     job: Any = field(default_factory=lambda: SimpleNamespace(name="finetune"))
 
     @property
-    def ways(self) -> dict[str, str]:
+    def directions(self) -> dict[str, str]:
         return dict.fromkeys(self.tune.objectives, "max")
 
     @property

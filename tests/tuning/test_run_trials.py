@@ -16,7 +16,7 @@ from adapt.evaluate.measurements import Estimate
 from adapt.runner import Done, Outcome, Store
 from adapt.show.progress.chain_now import TrialsNow
 from adapt.show.renderers import drawn_table
-from adapt.support.errors import DataError
+from adapt.support.errors import ConfigError, DataError
 from adapt.tuning.job_trial import TrialMeasured
 from adapt.tuning.proposals import proposals
 from adapt.tuning.run_trials import Trials, TrialsDisplay, run_trials, trials_now
@@ -31,11 +31,11 @@ def score(values: Mapping[str, Any]) -> float:
     return 1 - (log10(values.get("a.x", 1e-4)) + 2) ** 2 - abs(values.get("a.y", 1) - 2)
 
 
-def ended(search: Any, values: Mapping[str, Any], root: Path) -> Trials:
-    """Runs trial 1 with these values to its end, and returns the `Trials` object."""
+def ended(search: Any, values: Mapping[str, Any], root: Path, number: int = 1) -> Trials:
+    """Runs a trial with these values to its end, and returns the `Trials` object."""
     trials = Trials(search, Store(root), (None, 2))
-    trials.begin((1, 0), values)
-    while (1, 0) not in trials.rows:
+    trials.begin((number, 0), values)
+    while (number, 0) not in trials.rows:
         trials.look()
     return trials
 
@@ -126,6 +126,38 @@ def test_a_trial_that_does_not_fit_with_one_sequence_has_failed(tmp_path: Path) 
     row = ended(search, {"a.x": 0.01}, tmp_path / "runs").rows[1, 0]
     assert row.error == "a device ran out of memory with 1 sequences per pass"
     assert row.figures == {}
+
+
+def test_a_trial_without_an_objective_names_it_and_what_is_reported(tmp_path: Path) -> None:
+    """A search ends if the unchanged configuration does not report the objective. Other trials fail for themselves."""
+    search = ScriptedSearch(score, tmp_path / "notes", TuneConfig(objectives=["losses.domain.after"]))
+    trials = ended(search, {"a.x": 0.01}, tmp_path / "runs")
+    assert trials.rows[1, 0].error == "the trial reports no losses.domain.after; it reports dev_score"
+    assert trials.rows[1, 0].figures == {}
+    assert isinstance(trials.first_error, ConfigError)
+    with pytest.raises(ConfigError, match=r"reports no losses\.domain\.after; it reports dev_score") as caught:
+        ended(search, {}, tmp_path / "runs", number=0)
+    assert "corpus.heldout_fraction" in caught.value.fix
+
+
+def test_refused_trials_cost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trial 1 took 3 device-hours. The values of trials 2 to 4 contradict each other, so only trial 5 would add 3."""
+    search = ScriptedSearch(score, tmp_path / "notes", TuneConfig(budget_device_hours=10))
+    trials = Trials(search, Store(tmp_path / "runs"), (None, 2))  # type: ignore[arg-type]
+    monkeypatch.setattr(trials, "hours", lambda numbers: 3.0 if 1 in numbers else 0.0)
+    trials.begin((1, 0), {"a.x": 0.01})
+    while not trials.rows:
+        trials.look()
+
+    def refuse(values: Mapping[str, Any], turn: int = -1) -> Any:
+        raise ConfigError("a.x and a.y contradict each other", "change one of them")
+
+    monkeypatch.setattr(search, "trial", refuse)
+    for number in (2, 3, 4):
+        trials.begin((number, 0), {"a.x": 0.01})
+    # Trials 0 and 5 are assumed to take 3 device-hours each: 9 of at most 10.
+    assert trials.may_begin(5) is True
+    assert trials.may_begin(6) is False
 
 
 def test_no_trial_begins_that_would_go_beyond_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,6 +152,19 @@ def test_scores_need_a_task(given: dict[str, Any]) -> None:
     check_objectives(losses, trial_of(job, on_dev(losses)))
 
 
+def test_losses_on_a_domain_need_held_out_text(given: dict[str, Any]) -> None:
+    """Without held-out text, all trials would train, and none would report its loss."""
+    sources = [{"name": name, "paths": f"data/{file}.jsonl"} for name, file in (("one", "one"), ("two", "general"))]
+    values = {"tune.objectives": ["losses.domain.after"], "corpus.heldout_fraction": 0}
+    for corpus in ({"corpus.paths": "data/one.jsonl"}, {"corpus.sources": sources}):
+        config = configure(JOBS["dapt"], given, {**values, **corpus})
+        with pytest.raises(ConfigError, match=r"no trial can report losses\.domain\.after, because no text") as caught:
+            check_objectives(config, trial_of(JOBS["dapt"], on_dev(config)))
+        assert "set corpus.heldout_fraction above 0" in caught.value.fix
+    config = configure(JOBS["tapt"], given, values)  # TAPT measures the loss on the dev split
+    check_objectives(config, trial_of(JOBS["tapt"], on_dev(config)))
+
+
 def test_a_figure_without_a_better_direction_is_refused(given: dict[str, Any]) -> None:
     job = JOBS["tapt"]
     for name in ("steps", "tokens"):
@@ -170,4 +183,4 @@ def test_the_result_declares_which_direction_is_better(given: dict[str, Any], ob
     own |= {"tune": {"space": "space.yaml", "objectives": [objective], "fresh_seeds": []}}
     job = JOBS["sequence"]
     search = search_of(job, configure(job, own, {}), partial(configure, job, own))
-    assert search.ways == {objective: way}
+    assert search.directions == {objective: way}
