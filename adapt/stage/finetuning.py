@@ -5,7 +5,7 @@ a model on the task with one seed. `scores` computes statistics over all seeds.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,48 +25,8 @@ from adapt.stage.preflight import check_model, check_weights
 from adapt.stage.text_sources import TaskSplit
 from adapt.statistics.seeds import Spread, spread
 from adapt.support.better import Less, More
-from adapt.task.prepare_task import check_task, prepare_task
+from adapt.task.prepare_task import TaskPrepared, check_task, prepare_task
 from adapt.terminal.console import duration
-
-
-@dataclass(frozen=True)
-class TextLengths:
-    """Lengths of a split's examples before truncation [tokens]."""
-
-    mean: float
-    longest: int
-
-
-@dataclass(frozen=True)
-class TaskPrepared:
-    """Result of `PrepareTask`: contents and problems of a task. Mappings are keyed by split unless stated otherwise.
-
-    The stage's folder contains `task.json` and one Arrow file per split.
-    """
-
-    examples: dict[str, int]
-    tokens: dict[str, TextLengths]
-    empty_texts: dict[str, int]
-    unusable: dict[str, dict[str, int]]
-    """Number of excluded records of each split, keyed by reason."""
-    vanished_words: dict[str, int]
-    """Number of labelled words for which the tokenizer yields no token, for tasks of kind `tokens`."""
-    labels: dict[str, dict[str, int]]
-    """Number of occurrences of each label in each split."""
-    unseen_classes: list[str]
-    """Labels that occur in dev or test but not in train."""
-    absent_classes: dict[str, list[str]]
-    """Labels that occur in train but not in dev or test, keyed by the split in which they do not occur."""
-    duplicates: int
-    """Number of train examples that have the text and the label of an earlier train example."""
-    conflicting: int
-    """Number of train examples whose text has another label in another train example."""
-    leaks: dict[str, int]
-    """Number of examples whose text also occurs in another split, keyed by both splits, such as `dev_in_train`."""
-    label_warnings: list[str] = field(default_factory=list)
-    """Warnings about labels that may be wrong, each with file and line of one example; see `adapt.task.labels`."""
-    text_faults: list[str] = field(default_factory=list)
-    """Problems of the tokenizer with the train texts. Each entry also says what to do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +56,7 @@ class PrepareTask(Stage[TaskPrepared]):
         prepared = prepare_task(self.task, self.tokens.made(done).pretrained, folder)
         for split in self.splits:
             check_listed(split.listed)
-        return Outcome(TaskPrepared(**prepared))
+        return Outcome(prepared)
 
 
 def task_of(context: Context, task: TaskConfig) -> PrepareTask:

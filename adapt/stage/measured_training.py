@@ -24,10 +24,11 @@ from adapt.objective.table import check_measured_in_training, measured_what
 from adapt.runner import Done, Stage
 from adapt.runner.stage import deciding
 from adapt.stage.context import Context
-from adapt.stage.finetuning import TaskPrepared, task_of
+from adapt.stage.finetuning import task_of
 from adapt.stage.training_plan import RunPart
 from adapt.support.errors import ConfigError
 from adapt.task.labelled_examples import metric_of_task, some_labels
+from adapt.task.prepare_task import TaskPrepared
 from adapt.terminal.console import log
 from adapt.train.capacity.flops import mean_length, summed_sizes
 from adapt.train.schedule import length_of

@@ -20,8 +20,7 @@ from adapt.corpus.files.formats import Bad
 from adapt.corpus.shingles import normalised
 from adapt.corpus.text_profile import Legibility, count_sample
 from adapt.model.locate import Pretrained
-from adapt.model.tokenize.piece_tokenizer import IDS
-from adapt.model.tokenize.text_tokenizer import QuickTokenizer, known_of, loaded_tokenizer
+from adapt.model.tokenize.text_tokenizer import known_of, loaded_tokenizer
 from adapt.runner.files import write_atomically
 from adapt.support.errors import ConfigError
 from adapt.support.redact import redact
@@ -116,6 +115,52 @@ def _label_column(labels: Sequence[int] | Sequence[Sequence[int]]) -> pa.Array:
     return pa.array(labels, pa.int64() if is_single else pa.list_(pa.int64()))
 
 
+@dataclass(frozen=True)
+class TextLengths:
+    """Lengths of a split's examples before truncation [tokens]."""
+
+    mean: float
+    longest: int
+
+    @classmethod
+    def of(cls, tokens: Sequence[np.ndarray]) -> "TextLengths":
+        """Measures the token ids of a split's examples."""
+        lengths = [len(ids) for ids in tokens]
+        return cls(sum(lengths) / len(lengths), max(lengths))
+
+
+@dataclass(frozen=True)
+class TaskPrepared:
+    """Result of the stage: contents and problems of a task. Mappings are keyed by split unless stated otherwise.
+
+    The stage's folder contains `task.json` and one Arrow file per split.
+    """
+
+    examples: dict[str, int]
+    tokens: dict[str, TextLengths]
+    empty_texts: dict[str, int]
+    unusable: dict[str, dict[str, int]]
+    """Number of excluded records of each split, keyed by reason."""
+    vanished_words: dict[str, int]
+    """Number of labelled words for which the tokenizer yields no token, for tasks of kind `tokens`."""
+    labels: dict[str, dict[str, int]]
+    """Number of occurrences of each label in each split."""
+    unseen_classes: list[str]
+    """Labels that occur in dev or test but not in train."""
+    absent_classes: dict[str, list[str]]
+    """Labels that occur in train but not in dev or test, keyed by the split in which they do not occur."""
+    duplicates: int
+    """Number of train examples that have the text and the label of an earlier train example."""
+    conflicting: int
+    """Number of train examples whose text has another label in another train example."""
+    leaks: dict[str, int]
+    """Number of examples whose text also occurs in another split, keyed by both splits, such as `dev_in_train`."""
+    label_warnings: list[str] = field(default_factory=list)
+    """Warnings about labels that may be wrong, each with file and line of one example; see `adapt.task.labels`."""
+    text_faults: list[str] = field(default_factory=list)
+    """Problems of the tokenizer with the train texts. Each entry also says what to do."""
+
+
 _BATCH = 1000
 """Number of examples that are tokenized at once. The number is limited because the tokenizer needs many times the
 memory of the texts."""
@@ -138,7 +183,6 @@ def encode(
     kind: str,
     classes: Sequence[str],
     tokenizer: Any,
-    quick: "QuickTokenizer | None" = None,
 ) -> Encoded:
     """Tokenizes examples without truncation.
 
@@ -154,17 +198,11 @@ def encode(
         kind: kind of the task.
         classes: classes of the task. A label is encoded as its index in this list.
         tokenizer: fast tokenizer, from `adapt.model.tokenizer.load_text_tokenizer`.
-        quick: a faster form of the same tokenizer, which is used for single texts; None to use only `tokenizer`.
     """
     encoded = Encoded()
     index = {name: number for number, name in enumerate(classes)}
     only_token = next((number for number in (tokenizer.eos_token_id, tokenizer.pad_token_id) if number is not None), 0)
-    is_single = kind != "tokens" and all(example.pair is None for example in examples)
-    if quick and is_single and not any(tokenizer("a").get("token_type_ids", ())):
-        tokenized = _quickly(examples, quick)
-    else:
-        tokenized = _tokenized(examples, kind, tokenizer)
-    for example, ids, segments, offsets in tokenized:
+    for example, ids, segments, offsets in _tokenized(examples, kind, tokenizer):
         encoded.tokens.append(np.array(ids or [only_token], np.int32))
         encoded.segments.append(np.array(segments if ids else [0], np.int8))
         labels = [index[str(label)] for label in example.labels]
@@ -175,14 +213,6 @@ def encode(
         else:
             encoded.labels.append(labels if kind == "multi_label" else labels[0])
     return encoded
-
-
-def _quickly(
-    examples: Sequence[Example], quick: "QuickTokenizer"
-) -> Iterator[tuple[Example, list[int], list[int], list[tuple[int, int]]]]:
-    """Yields the same as `_tokenized` in less time. Works only for examples that are single texts of one segment."""
-    for example, ids in zip(examples, quick([example.text for example in examples]).lists(IDS), strict=True):
-        yield example, ids.tolist(), [0] * len(ids), []
 
 
 def _tokenized(
@@ -244,25 +274,13 @@ def check_task(task: TaskConfig) -> None:
             raise no_example(task, split, fault)
 
 
-def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> dict[str, Any]:
+def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> TaskPrepared:
     """Writes `task.json` and an Arrow file for each split (see `adapt.task.prepare_task`).
 
     Args:
         task: the task's configuration.
         pretrained: model whose tokenizer is used.
         folder: an existing folder. Files of the same names are replaced.
-
-    Returns:
-        The counts for the record of the stage, as JSON values:
-
-        - per split: `examples`, `tokens` (`mean` and `longest` number of tokens of an example, not truncated),
-          `empty_texts`, `unusable` (records that were left out, by reason), `vanished_words` (for kind `tokens`)
-        - per label and split: `labels`, the number of occurrences
-        - `unseen_classes`: classes of dev or test that are not in train
-        - `absent_classes`: for dev and test, classes of train that are not in the split
-        - `duplicates`, `conflicting`, `leaks`: see `find_repeats` and `find_leaks`
-        - `label_warnings`: see `adapt.task.labels`
-        - `text_faults`: see `adapt.corpus.text_profile`, for train
 
     Raises:
         ConfigError, DataError, StorageError: see `adapt.task.labelled_examples`.
@@ -276,54 +294,40 @@ def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> dict
         log(f"task {task.name}: {remark}")
     leaked, leaks = find_leaks(splits)
     tokenizer = loaded_tokenizer(pretrained)
-    quick = QuickTokenizer(tokenizer.backend_tokenizer)
     sample = count_sample([_whole(example) for example in splits["train"]], known_of(tokenizer))
     faults = Legibility.of(sample).faults()
     for fault in faults:
         log(f"task {task.name}: {fault}")
-    encoded = {split: encode(examples, task.kind, classes, tokenizer, quick) for split, examples in splits.items()}
+    encoded = {split: encode(examples, task.kind, classes, tokenizer) for split, examples in splits.items()}
     for split, examples in splits.items():
         tokenized = encoded[split]
         ids = [example.id for example in examples]
         Split(ids, tokenized.tokens, tokenized.segments, tokenized.labels, leaked[split]).save(folder, split)
     Facts(task.name, task.kind, classes, metric_of_task(task)).save(folder)
-    return {
-        "examples": {split: len(examples) for split, examples in splits.items()},
-        "tokens": {split: _lengths(tokenized) for split, tokenized in encoded.items()},
-        "empty_texts": {split: read.empty_texts for split, read in checked.items()},
-        "unusable": {split: read.unusable for split, read in checked.items()},
-        "vanished_words": {split: tokenized.vanished_words for split, tokenized in encoded.items()},
-        **_label_counts(classes, splits),
-        **find_repeats(splits["train"]),
-        "leaks": leaks,
-        "label_warnings": label_remarks,
-        "text_faults": faults,
+    counts = {
+        split: Counter(str(label) for example in examples for label in example.labels)
+        for split, examples in splits.items()
     }
+    learned = [name for name in classes if counts["train"][name]]
+    return TaskPrepared(
+        examples={split: len(examples) for split, examples in splits.items()},
+        tokens={split: TextLengths.of(tokenized.tokens) for split, tokenized in encoded.items()},
+        empty_texts={split: read.empty_texts for split, read in checked.items()},
+        unusable={split: read.unusable for split, read in checked.items()},
+        vanished_words={split: tokenized.vanished_words for split, tokenized in encoded.items()},
+        labels={name: {split: counts[split][name] for split in splits} for name in classes},
+        unseen_classes=[name for name in classes if name not in learned],
+        absent_classes={split: [name for name in learned if not counts[split][name]] for split in ("dev", "test")},
+        **find_repeats(splits["train"]),
+        leaks=leaks,
+        label_warnings=label_remarks,
+        text_faults=faults,
+    )
 
 
 def _whole(example: Example) -> str:
     """Returns the text of an example. The two texts of a pair are joined by a space."""
     return f"{example.text} {example.pair or ''}"
-
-
-def _lengths(encoded: Encoded) -> dict[str, float]:
-    lengths = [len(tokens) for tokens in encoded.tokens]
-    return {"mean": sum(lengths) / len(lengths), "longest": max(lengths)}
-
-
-def _label_counts(classes: Sequence[str], splits: Mapping[str, Sequence[Example]]) -> dict[str, Any]:
-    counts = {
-        split: Counter(str(label) for example in examples for label in example.labels)
-        for split, examples in splits.items()
-    }
-    return {
-        "labels": {name: {split: counts[split][name] for split in splits} for name in classes},
-        "unseen_classes": [name for name in classes if not counts["train"][name]],
-        "absent_classes": {
-            split: [name for name in classes if counts["train"][name] and not counts[split][name]]
-            for split in ("dev", "test")
-        },
-    }
 
 
 def find_leaks(splits: Mapping[str, Sequence[Example]]) -> tuple[dict[str, list[bool]], dict[str, int]]:
