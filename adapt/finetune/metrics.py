@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -81,7 +80,7 @@ def metric_of(facts: Facts, truth: Labels, predicted: Labels) -> float:
         predicted: the predicted labels, from `predictions`.
     """
     if facts.metric == "entity_f1":
-        return EntityCounts.of(_names(facts, truth, predicted)).total["f1"]
+        return entity_scores(_names(facts, truth, predicted))[0]["f1"]
     true, guess = _arrays(facts, truth), _arrays(facts, predicted)
     if facts.metric == "accuracy":
         return float(metrics.accuracy_score(true, guess))
@@ -109,9 +108,8 @@ def _class_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, A
 
 def _entity_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, Any]:
     pairs = list(_names(facts, truth, predicted))
-    counts = EntityCounts.of(pairs)
+    total, by_type = entity_scores(pairs)
     words = [a == b for true, guess in pairs for a, b in zip(true, guess, strict=True)]
-    total, by_type = counts.total, counts.by_type
     return {
         "entity_f1": total["f1"],
         "precision": total["precision"],
@@ -154,42 +152,31 @@ def _decisions(facts: Facts, truth: Labels, probabilities: Probabilities) -> tup
     return true[true != IGNORED], np.concatenate(list(probabilities))[true != IGNORED]
 
 
-@dataclass
-class EntityCounts:
-    """Numbers of true, predicted and correctly predicted entities, keyed by type."""
-
-    true: Counter[str] = field(default_factory=Counter)
-    predicted: Counter[str] = field(default_factory=Counter)
-    right: Counter[str] = field(default_factory=Counter)
-    """Numbers of predicted entities with the boundaries and the type of a true entity, keyed by type."""
-
-    @classmethod
-    def of(cls, pairs: Iterable[tuple[Sequence[str], Sequence[str]]]) -> "EntityCounts":
-        """Counts the entities of texts, given pairs of true and predicted labels."""
-        counts = cls()
-        for truth, guess in pairs:
-            true, predicted = spans(truth), spans(guess)
-            for counter, entities in (
-                (counts.true, true),
-                (counts.predicted, predicted),
-                (counts.right, true & predicted),
-            ):
-                counter.update(kind for kind, _, _ in entities)
-        return counts
-
-    @property
-    def total(self) -> dict[str, float]:
-        """Precision, recall, f1 and support over all types."""
-        return _scores(self.right.total(), self.predicted.total(), self.true.total())
-
-    @property
-    def by_type(self) -> dict[str, dict[str, float]]:
-        """Precision, recall, f1 and support of each type."""
-        kinds = sorted(self.true | self.predicted)
-        return {kind: _scores(self.right[kind], self.predicted[kind], self.true[kind]) for kind in kinds}
+EntityScores: TypeAlias = dict[str, float]
+"""Precision, recall, f1 and support of entities."""
 
 
-def _scores(right: int, predicted: int, true: int) -> dict[str, float]:
+def entity_scores(
+    pairs: Iterable[tuple[Sequence[str], Sequence[str]]],
+) -> tuple[EntityScores, dict[str, EntityScores]]:
+    """Returns the scores of entities over all types, and keyed by type.
+
+    An entity is right if its boundaries and its type are those of a true entity.
+
+    Args:
+        pairs: true and predicted labels of the words of each text.
+    """
+    true, predicted, right = Counter[str](), Counter[str](), Counter[str]()
+    for truth, guess in pairs:
+        entities, guessed = spans(truth), spans(guess)
+        true.update(kind for kind, _, _ in entities)
+        predicted.update(kind for kind, _, _ in guessed)
+        right.update(kind for kind, _, _ in entities & guessed)
+    by_type = {kind: _scores(right[kind], predicted[kind], true[kind]) for kind in sorted(true | predicted)}
+    return _scores(right.total(), predicted.total(), true.total()), by_type
+
+
+def _scores(right: int, predicted: int, true: int) -> EntityScores:
     return {
         "precision": right / max(predicted, 1),
         "recall": right / max(true, 1),

@@ -20,6 +20,7 @@ from adapt.ray.runtime import await_resources, hide_unreserved_gpus, telling_sta
 from adapt.runner.files import write_atomically
 from adapt.support.errors import ClusterError
 from adapt.support.heartbeat import at_work
+from adapt.train.worker_process import use_threads
 
 SMALLEST_GPU_SHARE = 0.1
 TAKES_LESS = "lower finetune.max_length, or use a device with more memory"
@@ -46,10 +47,7 @@ def run_finetuning(run: FinetuneRun, folder: Path) -> dict[str, Any]:
     """Fine-tunes in a Ray task on the connected cluster, and writes predictions and curve into `folder`.
 
     Returns:
-        The scores of `adapt.finetune.metrics.task_scores` on the test split, and: metric, mode, seed, dev_score,
-        majority_score (of always predicting the most frequent train class), degenerate (whether all predictions are
-        equal), epochs and best_epoch, truncated (number of truncated examples, by split), max_length [tokens],
-        trained_parameters, examples_per_s (None without training), seconds and device_seconds.
+        The fields of the stage's result, `adapt.stage.finetuning.Finetuned`, except `transductive`.
 
     Raises:
         ClusterError: no machine has the cores or GPUs that are configured for a run.
@@ -99,10 +97,14 @@ def _await_room(resources: ResourcesConfig, cpus: float, gpus: float) -> None:
 
 def _work(run: FinetuneRun, folder: Path) -> RunResult:
     hide_unreserved_gpus()
-    from adapt.finetune.seed_run import seed_work
+    import torch
+
+    from adapt.finetune.seed_run import finetune_work
 
     with on_node(folder), at_work("fine-tuning", folder, run.config.resources.stall_s, patient=True):
-        return seed_work(run, folder)
+        if not torch.cuda.is_available():
+            use_threads(run.config.finetune.cpus_per_seed)
+        return finetune_work(run.config, run.pretrained, Path(run.task), run.seed, folder)
 
 
 PREDICTIONS_FILE = "predictions.jsonl"

@@ -41,7 +41,7 @@ from adapt.finetune.classifier import (
 from adapt.finetune.examples import ExampleBatch, Examples, Problem, in_passes
 from adapt.finetune.finetune_loop import FinetuneDevice, FinetuneSettings, History, LoopInput, check_savable, train
 from adapt.finetune.metrics import task_scores
-from adapt.finetune.ray_task import FinetuneRun, RunResult
+from adapt.finetune.ray_task import RunResult
 from adapt.model.additions.domain_modules import choose_domain, domain_vectors, domains_of, nearest_domains
 from adapt.model.architecture import is_detector
 from adapt.model.detector import load_discriminator
@@ -51,7 +51,6 @@ from adapt.model.states import last_hidden_state
 from adapt.model.tokenizer import is_decoder, load_config, load_tokenizer, sees_both_sides
 from adapt.task.prepare_task import IGNORED, SPLITS, Facts, Split
 from adapt.train.model_options import apply_options
-from adapt.train.worker_process import use_threads
 
 
 @dataclass(frozen=True)
@@ -303,13 +302,6 @@ MODES = {
 
 ROUTED_EXAMPLES = 256
 """Maximum number of train examples that are averaged to find the nearest domain."""
-
-
-def seed_work(run: FinetuneRun, folder: Path) -> RunResult:
-    """Calls `finetune_work` in the Ray task. Without a GPU, it uses the CPU cores that the task reserved."""
-    if not torch.cuda.is_available():
-        use_threads(run.config.finetune.cpus_per_seed)
-    return finetune_work(run.config, run.pretrained, Path(run.task), run.seed, folder)
 
 
 def finetune_work(config: Config, start: Pretrained, task: Path, seed: int, folder: Path) -> RunResult:

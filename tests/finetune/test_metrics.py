@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, brier_score_loss, confusion_matrix, f1_score, log_loss
 
-from adapt.finetune.metrics import EntityCounts, calibration, metric_of, predictions, task_scores
+from adapt.finetune.metrics import calibration, entity_scores, metric_of, predictions, task_scores
 from adapt.statistics.outcomes import spans
 from adapt.task.prepare_task import Facts
 
@@ -176,10 +176,10 @@ def test_all_short_texts() -> None:
 def test_counts() -> None:
     draw = random.Random(0)
     pairs = [tuple([draw.choice(LABELS) for _ in range(6)] for _ in range(2)) for _ in range(50)]
-    found = EntityCounts.of(pairs)  # type: ignore[arg-type]
+    total, by_type = entity_scores(pairs)  # type: ignore[arg-type]
     true = {(number, *each) for number, (labels, _) in enumerate(pairs) for each in by_definition(labels)}
     guess = {(number, *each) for number, (_, labels) in enumerate(pairs) for each in by_definition(labels)}
-    for kind, scores in [("", found.total), *found.by_type.items()]:
+    for kind, scores in [("", total), *by_type.items()]:
         t, g = ({each for each in those if not kind or each[1] == kind} for those in (true, guess))
         precision, recall = len(t & g) / len(g), len(t & g) / len(t)
         assert scores == pytest.approx(
@@ -190,12 +190,13 @@ def test_counts() -> None:
                 "support": len(t),
             }
         )
-    assert list(found.by_type) == ["X", "Y"]
+    assert list(by_type) == ["X", "Y"]
 
 
 def test_texts_without_entities() -> None:
-    assert EntityCounts.of([(["O"], ["O"])]).total == {"precision": 0, "recall": 0, "f1": 0, "support": 0}
-    assert EntityCounts.of([(["O"], ["B-X"])]).by_type == {"X": {"precision": 0, "recall": 0, "f1": 0, "support": 0}}
+    nothing = {"precision": 0, "recall": 0, "f1": 0, "support": 0}
+    assert entity_scores([(["O"], ["O"])]) == (nothing, {})
+    assert entity_scores([(["O"], ["B-X"])]) == (nothing, {"X": nothing})
 
 
 def drawn(n: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
