@@ -1,30 +1,30 @@
 """Defines the stage `words`, which computes a weight for each word of a domain, for `objective.kind: difference`.
 
-The weights compare how frequent words are in the domain and in general text. The words are counted with Ray Data, one
-task per shard of the prepared texts.
+The weights compare how frequent words are in the domain and in general text. The words are counted on the
+cluster, one task per shard of the prepared texts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from adapt.config import Config
 from adapt.corpus.token_shards import TokenStream
 from adapt.objective.word_weights import FEWEST, Counts, WordWeights, hash_words
-from adapt.ray.node_files import OnNode
-from adapt.ray.runtime import connect, telling_stalls, user_errors
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.record import Record
 from adapt.show.blocks import Block, Cell, Table, summary
 from adapt.stage.context import Tokens
 from adapt.stage.prepare_text import Prepared
 from adapt.support.errors import ConfigError
-from adapt.support.heartbeat import Steady
 from adapt.support.schema import HELDOUT_GLOB, SHARD_GLOB, STARTS, TOKENS, WORD_STARTS
+
+if TYPE_CHECKING:
+    from adapt.corpus.cluster_calls import Cluster  # loads Ray
 
 SHOWN = 20
 """Number of words with the largest weights that the record lists."""
@@ -84,14 +84,14 @@ class WeighWords(Stage[WordsWeighed]):
         Raises:
             DataError: a shard of the prepared text cannot be read.
         """
+        from adapt.corpus.cluster_calls import Cluster
         from adapt.model.tokenizer import load_tokenizer
 
-        connect(self.config.resources)
-        where = folder, self.config.resources.stall_s
+        cluster = Cluster(self.config.resources, folder)
         sources = [sorted(done[text].path.glob(SHARD_GLOB)) for text in self.texts.values()]
-        domain = count_marked_words([shard for source in sources for shard in source], None, *where)
+        domain = count_marked_words([shard for source in sources for shard in source], None, cluster)
         whole = [shard for glob in (SHARD_GLOB, HELDOUT_GLOB) for shard in sorted(done[self.general].path.glob(glob))]
-        general = count_marked_words(whole, domain.hashes[domain.counts >= FEWEST], *where)
+        general = count_marked_words(whole, domain.hashes[domain.counts >= FEWEST], cluster)
         weights = WordWeights.of(domain, general)
         weights.save(folder)
         heaviest = np.argsort(-weights.weights, kind="stable")[:SHOWN]
@@ -139,47 +139,26 @@ def weighed_words(
     return WeighWords(name, config, tokens, texts, general)
 
 
-def count_marked_words(
-    shards: Sequence[Path], listed: np.ndarray | None, folder: Path, stall_s: float | None = None
-) -> Counts:
-    """Counts the words of prepared text on the cluster, one Ray Data task per shard.
+def count_marked_words(shards: Sequence[Path], listed: np.ndarray | None, cluster: "Cluster") -> Counts:
+    """Counts the words of prepared text on the cluster, one task per shard.
 
     Args:
         shards: token shards with the column of word starts.
         listed: hashes of the words whose frequencies are counted; None counts all words. The total number of words is
             always counted.
-        folder: folder of the stage.
-        stall_s: time after which a task without progress is ended [s]; see `adapt.support.heartbeat`.
+        cluster: counts the words of the shards in parallel.
 
     Raises:
         DataError: a shard cannot be read.
     """
-    import ray.data
-
-    if not shards:
-        return Counts.empty()
-    reference = None if listed is None else ray.put(listed)
-    cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
     total = Counts.empty()
-    with user_errors(), telling_stalls("weigh_words", folder):
-        counted = ray.data.from_items([{"shard": str(shard)} for shard in shards]).map_batches(
-            OnNode(Steady(partial(_count_batch, reference=reference), "counting words", folder, stall_s)),
-            batch_size=1,
-            batch_format="numpy",
-            num_cpus=0.9,
-            compute=ray.data.TaskPoolStrategy(size=cpus),
-        )
-        for row in counted.iter_rows():
-            hashes, counts = np.frombuffer(row["hashes"], np.uint64), np.frombuffer(row["counts"], np.int64)
-            total += Counts(hashes, counts, int(row["words"]))
+    for counted in cluster.spread(partial(_counts_of, listed=listed), shards):
+        total = sum(counted, total)
     return total
 
 
-def _count_batch(batch: dict[str, Any], reference: Any) -> dict[str, list[Any]]:
-    import ray
-
-    counts = count_shard(Path(str(batch["shard"][0])), None if reference is None else ray.get(reference))
-    return {"hashes": [counts.hashes.tobytes()], "counts": [counts.counts.tobytes()], "words": [counts.words]}
+def _counts_of(shard: Path, listed: np.ndarray | None) -> Iterator[Counts]:
+    yield count_shard(shard, listed)
 
 
 def count_shard(shard: Path, listed: np.ndarray | None = None) -> Counts:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from adapt.config import ObjectiveConfig
+from adapt.config import ObjectiveConfig, ResourcesConfig
+from adapt.corpus.cluster_calls import Cluster
 from adapt.corpus.token_shards import write_shard
 from adapt.objective.masking import ORDER, DifferenceMasking, make, uniform
 from adapt.objective.objective import Batch
@@ -105,7 +106,8 @@ def test_the_order_of_tokens_and_the_division_into_words_matter() -> None:
 def test_counts_on_the_cluster_equal_those_of_all_shards(tmp_path: Path, ray_cluster: str) -> None:
     words = [random_words(seed, 200) for seed in range(3)]
     shards = [shard(tmp_path / f"train-{number}.arrow", each) for number, each in enumerate(words)]
-    found, expected = count_marked_words(shards, None, tmp_path), counts([word for each in words for word in each])
+    cluster = Cluster(ResourcesConfig(), tmp_path)
+    found, expected = count_marked_words(shards, None, cluster), counts([word for each in words for word in each])
     assert (found.words, found.hashes.tolist()) == (600, expected.hashes.tolist())
     assert found.counts.tolist() == expected.counts.tolist()
 
