@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from adapt.config import Config
 from adapt.evaluate.compared_models import BenchmarksCompared
@@ -81,8 +81,8 @@ class SequenceResult(SequenceFigures):
     def blocks(self, record: Record) -> list[Block]:
         """Shows gains and forgetting, scores and losses by domain, metrics, warnings, and the model's folder."""
         tables = [matrix.table(self.order, self.mode) for matrix in (self.scores, self.losses)]
-        known = [(shown, value) for name, shown in FIGURES.items() if (value := getattr(self, name)) is not None]
-        rows = [[title, f"{value * times:{form}} {unit}", about] for (title, times, form, unit, about), value in known]
+        known = [(each, value) for each in _FIGURES if (value := getattr(self, each.field)) is not None]
+        rows = [[each.title, each.form.format(each.factor * value), each.meaning] for each, value in known]
         title = f"{record.name}: metrics of the sequence ({self.method}, seed {self.seed})"
         warnings = [FindingBlock("warning", warning, "warning") for warning in self.warnings[:MOST_WARNINGS]]
         more = len(self.warnings) - MOST_WARNINGS
@@ -128,47 +128,62 @@ class SequenceResult(SequenceFigures):
 
 
 MOST_WARNINGS = 3
-FIGURES = {
-    "average": ("score at the end", 100, ".1f", "points", "mean test score of all tasks; higher is better"),
-    "learning": (
+
+
+class _Figure(NamedTuple):
+    """A metric in the table of a sequence."""
+
+    field: str
+    title: str
+    factor: int
+    """Factor from the value to its unit in the table."""
+    form: str
+    """Format of the value and its unit in the table."""
+    meaning: str
+
+
+_FIGURES = [
+    _Figure("average", "score at the end", 100, "{:.1f} points", "mean test score of all tasks; higher is better"),
+    _Figure(
+        "learning",
         "score just after learning",
         100,
-        ".1f",
-        "points",
+        "{:.1f} points",
         "mean test score of each task right after its domain was learnt",
     ),
-    "forgetting": ("forgetting", 100, "+.1f", "points", "mean fall of a task's score after its domain was learnt"),
-    "forward_transfer": (
+    _Figure(
+        "forgetting", "forgetting", 100, "{:+.1f} points", "mean fall of a task's score after its domain was learnt"
+    ),
+    _Figure(
+        "forward_transfer",
         "forward transfer",
         100,
-        "+.1f",
-        "points",
+        "{:+.1f} points",
         "mean gain of a task's score before its domain is learnt",
     ),
-    "loss_average": ("loss at the end", 1, ".3f", "nats per token", "mean held-out loss of all domains"),
-    "loss_forgetting": (
+    _Figure("loss_average", "loss at the end", 1, "{:.3f} nats per token", "mean held-out loss of all domains"),
+    _Figure(
+        "loss_forgetting",
         "loss forgetting",
         1,
-        "+.3f",
-        "nats per token",
+        "{:+.3f} nats per token",
         "mean rise of a domain's loss after it was learnt",
     ),
-    "loss_forward_transfer": (
+    _Figure(
+        "loss_forward_transfer",
         "loss forward transfer",
         1,
-        "+.3f",
-        "nats per token",
+        "{:+.3f} nats per token",
         "mean fall of a domain's loss before it is learnt; positive if losses fall",
     ),
-    "general_change": (
+    _Figure(
+        "general_change",
         "change on general text",
         1,
-        "+.3f",
-        "nats per token",
+        "{:+.3f} nats per token",
         "change from the base model; positive if general text is forgotten",
     ),
-}
-"""Title, scale factor, format, unit and meaning of each metric in the table of a sequence, keyed by field."""
+]
 
 
 def _of_method(table: Mapping[str, Any]) -> Table:

@@ -59,6 +59,11 @@ class PrepareTask(Stage[TaskPrepared]):
         return Outcome(prepared)
 
 
+def tasks_in(config: Config) -> list[TaskConfig]:
+    """Returns the tasks of a configuration that have train files."""
+    return [task for task in (config.task, *config.tasks) if task.train]
+
+
 def task_of(context: Context, task: TaskConfig) -> PrepareTask:
     """Returns the stage that prepares a task, after checking the first records of each of its files.
 

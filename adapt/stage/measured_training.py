@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from adapt.config import Config, TaskConfig
+from adapt.config import Config
 from adapt.evaluate.while_training import (
     TASK,
     HeldoutLosses,
@@ -24,7 +24,7 @@ from adapt.objective.table import check_measured_in_training, measured_what
 from adapt.runner import Done, Stage
 from adapt.runner.stage import deciding
 from adapt.stage.context import Context
-from adapt.stage.finetuning import task_of
+from adapt.stage.finetuning import task_of, tasks_in
 from adapt.stage.training_plan import RunPart
 from adapt.support.errors import ConfigError
 from adapt.task.labelled_examples import metric_of_task, some_labels
@@ -56,13 +56,8 @@ class Watched:
 def metrics_of(config: Config, texts: Mapping[str, Stage[Any]]) -> dict[str, str]:
     """Returns the metrics that `training.stop` and `training.keep` may use, with advice on enabling missing ones."""
     missing = "" if config.evaluation.probe else "set evaluation.probe to knn or linear"
-    tasks = {f"{task.name}.{DEV}{metric_of_task(task)}": missing for task in _tasks(config)}
+    tasks = {f"{task.name}.{DEV}{metric_of_task(task)}": missing for task in tasks_in(config)}
     return {**loss_metrics(texts), **tasks}
-
-
-def _tasks(config: Config) -> list[TaskConfig]:
-    """Returns the configured tasks."""
-    return [task for task in (config.task, *config.tasks) if task.train]
 
 
 def probed_tasks(context: Context) -> dict[str, Stage[Any]]:
@@ -79,7 +74,7 @@ def probed_tasks(context: Context) -> dict[str, Stage[Any]]:
         raise ConfigError(
             "evaluation.probe is set, but nothing is measured while the model trains", "set evaluation.interval_steps"
         )
-    tasks = _tasks(config)
+    tasks = tasks_in(config)
     if not tasks:
         raise ConfigError(
             "evaluation.probe is set, but no task is configured",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapt.advise.regime import Regime
 from adapt.config import Config, what
+from adapt.corpus.sample_order import Mixture, share_changes
 from adapt.method.table import method_of, past_fraction
 from adapt.model.architecture import warn_of_instruct
 from adapt.model.size import ModelSize
@@ -27,15 +28,14 @@ from adapt.stage.training_plan import (
     RunPart,
     documents_as_rows,
     first_size,
-    length_matters,
     mixed,
     part_of,
     regime_of,
     shares_of,
     sized,
-    source_weights,
     training_what,
     warn_of_unmeasured,
+    weights_of,
 )
 from adapt.stage.training_result import Trained, outcome_of
 from adapt.stage.weigh_words import WeighWords, weighed_words
@@ -52,7 +52,6 @@ from adapt.train.stopping import described, keeps_earlier, kept
 from adapt.train.training_run import CHECKPOINTS, TrainingRun
 
 if TYPE_CHECKING:
-    from adapt.corpus.sample_order import Mixture
     from adapt.train.capacity.forecast import Forecast
 
 
@@ -155,7 +154,7 @@ class Train(Stage[Trained]):
             batch_examples=batch_examples,
             is_transductive=is_transductive,
             streamed=streamed,
-            weights=source_weights(config),
+            weights=weights_of(config.corpus),
             recalled=recalled or {},
             weighed_words=None if phases else words(config),
             domain=domain,
@@ -170,7 +169,7 @@ class Train(Stage[Trained]):
                 whole,
                 name=f"{config.name}-phase-{phase.number}",
                 config=own,
-                weights=source_weights(own),
+                weights=weights_of(own.corpus),
                 weighed_words=words(own),
                 phase=phase,
                 previous=training,
@@ -209,11 +208,20 @@ class Train(Stage[Trained]):
 
     @property
     def length_matters(self) -> str:
-        """The setting that makes a training step depend on the total length of the training run.
+        """The setting, with its value, that makes a training step depend on the total length of the training run.
 
-        Empty if there is no such setting.
+        Empty if there is no such setting. A longer run with schedule `wsd` then continues from the state of a shorter
+        run. Data order, masks and dropout are functions of (seed, step), so only the method and the mixture can depend
+        on the length.
         """
-        return length_matters(self.config, has_general=self.replay is not None)
+        config, training = self.config, self.config.training
+        if method_of(config).depends_on_length:
+            return f"method.kind {config.method.kind}"
+        if training.decides_by_points:
+            return "training.stop" if training.stop else "training.keep best"
+        if self.replay and share_changes(config.mixture):
+            return f"mixture.replay_last {config.mixture.replay_last:g}"
+        return ""
 
     def what(self) -> Mapping[str, Any]:
         """Returns model, objective, length, optimizer, mixture, method and seed, which enter the stage's key."""

@@ -17,10 +17,10 @@ import numpy as np
 from adapt.advise.regime import Regime
 from adapt.config import Config, CorpusConfig, MixtureConfig, TrainingConfig, fewest_of, most_of, what
 from adapt.corpus.corpora import FEWEST_DOCUMENTS
-from adapt.corpus.sample_order import Mixture, proportions, replay_shares, share_changes
+from adapt.corpus.sample_order import Mixture, proportions, replay_shares
 from adapt.corpus.token_shards import TokenStream
 from adapt.evaluate.measurements import FEW_DOCUMENTS, FEWEST
-from adapt.method.table import method_of, past_fraction
+from adapt.method.table import past_fraction
 from adapt.model.size import ModelSize, model_size
 from adapt.model.start import Start
 from adapt.runner import Done, Stage
@@ -226,28 +226,6 @@ def steps_over(config: Config, mixture: "Mixture | None", phase: Phase | None) -
     return phase.steps(length) if phase else length.steps
 
 
-def length_matters(config: Config, has_general: bool) -> str:
-    """Returns the setting that makes a training step depend on the total length of the training run.
-
-    Without such a setting, a longer training run with schedule `wsd` continues from the state of a shorter run. Data
-    order, masks and dropout are functions of (seed, step), so only the method and the mixture can depend on the length.
-
-    Args:
-        config: configuration of the training.
-        has_general: whether general text is replayed.
-
-    Returns:
-        The configuration field with its value; empty if nothing depends on the length.
-    """
-    if method_of(config).depends_on_length:
-        return f"method.kind {config.method.kind}"
-    if config.training.decides_by_points:
-        return "training.stop" if config.training.stop else "training.keep best"
-    if has_general and share_changes(config.mixture):
-        return f"mixture.replay_last {config.mixture.replay_last:g}"
-    return ""
-
-
 def mixed(
     config: Config,
     sources: Mapping[str, Prepared],
@@ -335,23 +313,17 @@ def weights_with_rephrased(
     return [next(shares[name.endswith(REPHRASED)]) for name in rows]
 
 
-def weights_of(corpus: CorpusConfig) -> list[float] | None:
+def weights_of(corpus: CorpusConfig) -> tuple[float, ...] | None:
     """Returns the configured weights of the sources. None if the sources have no weights.
 
     Raises:
       ConfigError: all weights are 0, which can happen if only some of the sources are trained on.
     """
-    weights = [source.weight for source in corpus.sources if source.weight is not None]
+    weights = tuple(source.weight for source in corpus.sources if source.weight is not None)
     if weights and not any(weights):
         names = ", ".join(source.name for source in corpus.sources)
         raise ConfigError(f"corpus.sources: the weights of {names} are all 0", "give one of them a weight above 0")
     return weights or None
-
-
-def source_weights(config: Config) -> tuple[float, ...] | None:
-    """Returns the weights of a configuration's sources. None if the sources have no weights."""
-    weights = weights_of(config.corpus)
-    return tuple(weights) if weights else None
 
 
 def _check_rows(rows: Mapping[str, int], weights: Sequence[float] | None) -> None:

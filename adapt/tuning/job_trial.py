@@ -26,7 +26,7 @@ from adapt.runner import NOTHING, Done, Outcome, Record, Stage, Store
 from adapt.runner.stage import canonical, everything
 from adapt.stage.context import Context
 from adapt.stage.domain_sequence import Sequence as DomainSequence
-from adapt.stage.finetuning import Finetune, Scores, task_of
+from adapt.stage.finetuning import Finetune, Scores, task_of, tasks_in
 from adapt.stage.train import Train
 from adapt.statistics.seeds import spread
 from adapt.support.better import better_directions
@@ -132,11 +132,6 @@ def _runs(job: Job, context: Context, final: Stage[Any]) -> dict[str, tuple[Fine
     if start is None or DEV_SCORE not in context.config.tune.objectives:
         return {}
     return {task.name: _taught(replace(context, start=start), task) for task in tasks_in(context.config)}
-
-
-def tasks_in(config: Config) -> list[TaskConfig]:
-    """Returns the tasks of a configuration that have train files."""
-    return [task for task in (config.task, *config.tasks) if task.train]
 
 
 def check_test_files(config: Config) -> None:

@@ -109,7 +109,7 @@ def test_a_changing_share_spans_the_run_and_keeps_its_length() -> None:
 
 def test_sources_without_weights_have_none() -> None:
     assert weights_of(weighted(None, None).corpus) is None
-    assert weights_of(weighted(1, 3).corpus) == [1, 3]
+    assert weights_of(weighted(1, 3).corpus) == (1, 3)
 
 
 @pytest.mark.parametrize(("examples", "workers", "rows"), [(256, 1, 128), (6, 3, 3), (256, (2, 8), 128)])
