@@ -31,7 +31,6 @@ class Headed(OneModel):
     """Number of parameters of the new head, not counting the token embeddings that its last layer shares."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows the size of the new head, and the model's folder."""
         said = f"Gave the model a new head for masked tokens, with {self.new_parameters:,} random parameters."
         return [*summary(said), TextBlock(f"Model: {record.path}")]
 
@@ -55,7 +54,6 @@ class AddHead(Stage[Headed]):
         return cls(start.pretrained.model.name, config.objective.kind == "causal", start)
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the digest of the model, which alone determines the result."""
         return {"model": self.start.digest}
 
     def refuse_early(self) -> None:
@@ -81,7 +79,6 @@ class AddHead(Stage[Headed]):
             raise has_head(folder)
 
     def run(self, folder: Path, done: Done) -> Outcome[Headed]:
-        """Draws random weights for the head and writes the model, in this process."""
         from adapt.model.rebuilt_model import write_with_head
 
         return Outcome(Headed(write_with_head(self.start.made(done), folder)))
@@ -99,7 +96,6 @@ class Redrawn(OneModel):
     """Whether the model had already been trained on the text of dev or test examples."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows the number of layers and parameters, and the model's folder."""
         said = f"Drew new random weights for the top {self.layers} layers: {self.new_parameters:,} parameters."
         return [*summary(said), TextBlock(f"Model: {record.path}")]
 
@@ -113,7 +109,6 @@ class Turned(OneModel):
     """Whether the mask token was added to the tokenizer."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows the mask token, and the model's folder."""
         origin = "was added, with the mean of all embeddings" if self.is_added else "was already in the tokenizer"
         said = f"Made the decoder's attention bidirectional. The mask token {self.mask_token} {origin}."
         return [*summary(said), TextBlock(f"Model: {record.path}")]
@@ -138,7 +133,6 @@ class RedrawTop(Stage[Redrawn]):
         return cls(config.name, config.model.reinitialize_top, config.seed, start)
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model, the number of layers and the seed."""
         return {"model": self.start.digest, "layers": self.layers, "seed": self.seed}
 
     def refuse_early(self) -> None:
@@ -152,7 +146,6 @@ class RedrawTop(Stage[Redrawn]):
         top_names(tensor_shapes(folder), str(read_json(folder / CONFIG).get("model_type")), self.layers)
 
     def run(self, folder: Path, done: Done) -> Outcome[Redrawn]:
-        """Draws the weights and writes the model, in this process."""
         from adapt.model.rebuilt_model import write_with_new_top
 
         number = write_with_new_top(self.start.made(done), self.layers, self.seed, folder)
@@ -171,7 +164,6 @@ class TurnDecoder(Stage[Turned]):
     """The decoder to convert."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the digest of the model, which alone determines the result."""
         return {"model": self.start.digest}
 
     def refuse_early(self) -> None:
@@ -179,7 +171,6 @@ class TurnDecoder(Stage[Turned]):
         check_weights(self.start.pretrained.model)
 
     def run(self, folder: Path, done: Done) -> Outcome[Turned]:
-        """Writes the model with its new config.json, and a tokenizer with a mask token, in this process."""
         from adapt.model.rebuilt_model import write_turned
 
         return Outcome(Turned(*write_turned(self.start.made(done), folder)))

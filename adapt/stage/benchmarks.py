@@ -90,7 +90,6 @@ class Benchmark(MeasuresOneModel, Stage[Benchmarked]):
         return cls(f"{config.name}-{label}", config, context.start, harness, mteb, vectors)
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model, the tasks with their files, and the settings for computing vectors."""
         return {
             "model": self.start.digest,
             **({"harness": self.harness.what()} if self.harness else {}),
@@ -151,7 +150,6 @@ class FindLeaks(Stage[LeaksFound]):
     """Stage that scored the model. Its folder contains the texts of the tasks' items."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model, and the settings by which an item counts as contained in the text."""
         corpus = self.config.corpus
         return {
             "model": self.start.digest,
@@ -160,7 +158,6 @@ class FindLeaks(Stage[LeaksFound]):
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[LeaksFound]:
-        """Searches the prepared texts of the training runs in parallel."""
         from adapt.corpus.cluster_calls import Cluster
         from adapt.evaluate.benchmark.benchmark_changes import ShardSearch, items_index, leaked_items, was_tokenized_by
 
@@ -227,7 +224,6 @@ class CompareBenchmarks(Stage[BenchmarksCompared]):
         return cls.of(context.config, {name: BenchmarkedModel.of(of, name) for name, of in contexts.items()})
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the names of the models, in order, and the settings for computing intervals."""
         return {
             "models": list(self.models),
             **({"recipes": dict(self.recipes)} if self.recipes else {}),

@@ -145,7 +145,6 @@ class CountEnough(Stage[Counted]):
     """Number of documents that the pool must have."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the settings for reading the pool, and the required number of documents."""
         return {"texts": self.texts.what(), "wanted": self.wanted}
 
     def run(self, folder: Path, done: Done) -> Outcome[Counted]:
@@ -184,11 +183,9 @@ class LearnEmbedder(Stage[LearntEmbedder]):
     resources: ResourcesConfig
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the embedder, and the settings for reading the texts."""
         return {**self.embedding.what(), "texts": [texts.what() for texts in self.texts]}
 
     def run(self, folder: Path, done: Done) -> Outcome[LearntEmbedder]:
-        """Trains the embedder in one task of the cluster."""
         from adapt.embed.cluster_embedding import learn_embedder
 
         connect(self.resources)
@@ -226,7 +223,6 @@ class Embed(Stage[Embedded]):
     stored: "StoredType" = "float16"
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the embedder, the settings for reading the texts, and the dtype of the vectors."""
         return {**self.embedding.what(), "texts": self.texts.what(), "stored": self.stored}
 
     @property
@@ -279,7 +275,6 @@ class BuildIndex(Stage[Indexed]):
     resources: ResourcesConfig
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the settings that determine the kind of index, and the version of faiss."""
         return {
             "index": self.index,
             "memory_gib": self.memory_gib,
@@ -288,7 +283,6 @@ class BuildIndex(Stage[Indexed]):
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[Indexed]:
-        """Builds the index on the cluster, with one task per part of the index."""
         connect(self.resources)
         embedded = done[self.vectors]
         facts = build_on_cluster(

@@ -79,7 +79,6 @@ class SequenceResult(SequenceFigures):
         return {"": Path(self.model)}
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows gains and forgetting, scores and losses by domain, metrics, warnings, and the model's folder."""
         tables = [matrix.table(self.order, self.mode) for matrix in (self.scores, self.losses)]
         known = [(each, value) for each in _FIGURES if (value := getattr(self, each.field)) is not None]
         rows = [[each.title, each.form.format(each.factor * value), each.meaning] for each, value in known]
@@ -226,7 +225,6 @@ class Sequence(Stage[SequenceResult]):
     """Scores of the base model and of the model after each domain on standard tasks. None if no task is configured."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the order of the domains, the mode, the method, the seeds and the tasks."""
         return {
             "order": list(self.order),
             "mode": self.config.sequence.mode,
@@ -248,7 +246,6 @@ class Sequence(Stage[SequenceResult]):
         return None if self.config.sequence.mode == "separate" else last.merged or last.training
 
     def run(self, folder: Path, done: Done) -> Outcome[SequenceResult]:
-        """Collects scores and losses in matrices, and computes the metrics of the sequence from them."""
         mode = self.config.sequence.mode
         scores = score_matrix(self.order, self.owners, self.untaught, self.steps, done)
         losses = loss_matrix(self.order, self.before, self.steps, done)

@@ -65,7 +65,6 @@ class Ensembled:
     """Held-out loss of the ensemble on the domain [nats per predicted token]."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Returns a sentence on the ensemble's gain over its best model, and the table of losses and costs."""
         texts = list(self.documents)
         rows: list[list[Cell | str]] = [
             [
@@ -135,7 +134,6 @@ class MeasureEnsemble(Stage[Ensembled]):
     """Texts to measure on, keyed by name. The first text is `domain`."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the models, and the settings for computing intervals. Measurements of the models are input stages."""
         return {
             "members": [start.digest for start in self.members],
             "labels": list(self.labels),
@@ -143,7 +141,6 @@ class MeasureEnsemble(Stage[Ensembled]):
         }
 
     def needs(self) -> Mapping[str, float]:
-        """Requires one device."""
         return task_needs(self.config.resources)
 
     def run(self, folder: Path, done: Done) -> Outcome[Ensembled]:

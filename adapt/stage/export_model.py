@@ -124,7 +124,6 @@ class Adapted(Trained, OneModel):
         return Verdict(effects, start, lack=lack or NOT_MEASURED, fix=fix)
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows the verdict, the losses, the model's guesses of hidden words, the cost, and the model's folder."""
         faults = [FindingBlock("warning", fault, "warning") for fault in self.text_faults]
         if skipped := skipped_steps(asdict(self)):
             faults.append(FindingBlock("warning", f"{skipped}.", "warning"))
@@ -349,7 +348,6 @@ class Export(Stage[Adapted]):
     """Scores on standard tasks before and after the training. None if no task is configured."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns `is_transductive`, and the settings for intervals, vectors, the model card and `export.kinds`."""
         transductive = {"transductive": True} if self.is_transductive else {}
         samples = {"bootstrap_samples": self.config.evaluation.bootstrap_samples}
         export, split = self.config.export, self.labelled
@@ -365,7 +363,6 @@ class Export(Stage[Adapted]):
             check_kinds(self.config, self.training.start.pretrained.model)
 
     def run(self, folder: Path, done: Done) -> Outcome[Adapted]:
-        """Links the model's files, compares the losses, and writes the card."""
         training, before, after = done[self.training], done[self.before], done[self.after]
         old, new = (before.path, before.result.texts), (after.path, after.result.texts)
         result, samples = training.result, self.config.evaluation.bootstrap_samples

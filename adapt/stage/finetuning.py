@@ -42,7 +42,6 @@ class PrepareTask(Stage[TaskPrepared]):
     tokens: Tokens
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the settings for reading the files, the content of the files, and the tokenizer."""
         digests = {split.split: split.listed.digest for split in self.splits}
         return {**what(self.task), "splits": digests, **self.tokens.tokenizer}
 
@@ -169,7 +168,6 @@ class Finetune(Stage[Finetuned]):
         return cls(f"{config.name}-{seed}", config, context.start, task or task_of(context, config.task), seed)
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model, the settings and the seed."""
         finetune = self.config.finetune
         return {
             "model": self.start.digest,
@@ -193,14 +191,12 @@ class Finetune(Stage[Finetuned]):
         return {"CPU": finetune.cpus_per_seed, **gpus}
 
     def refuse_early(self) -> None:
-        """Checks that the model can be loaded."""
         if is_detector(self.start.pretrained.model):  # discriminators are fine-tuned without their head
             check_weights(self.start.pretrained.model)
         else:
             check_model(self.start, None)
 
     def run(self, folder: Path, done: Done) -> Outcome[Finetuned]:
-        """Fine-tunes the model, and writes predictions, the training curve and, if configured, the model."""
         from adapt.finetune.ray_task import FinetuneRun, run_finetuning
 
         start, resources = self.start.made(done), self.config.resources
@@ -236,7 +232,6 @@ class Scored:
     texts occur in train."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows a sentence on the mean score, then mean, standard deviation, interval and the score of each seed."""
         header = ["test examples", "mean", "standard deviation", "95% interval", "score of each seed"]
         scores = "  ".join(in_points(score) for score in self.scores.values())
         own = Spread(self.mean, self.deviation, self.low, self.high, self.seeds)
@@ -297,11 +292,9 @@ class Scores(Stage[Scored]):
     """Fine-tuning runs, keyed by seed."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns an empty mapping, because only the runs determine the result."""
         return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[Scored]:
-        """Computes the statistics of the scores."""
         finished = [done[run] for run in self.runs.values()]
         runs = [each.result for each in finished]
         clean = [run.score_without_leaks for run in runs if run.score_without_leaks is not None]

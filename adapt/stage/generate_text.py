@@ -64,7 +64,6 @@ class Generate(Stage[GeneratedTexts]):
     """Texts whose first tokens are used as prompts. If None, every prompt is only the start token."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model, the settings in section `generate` that this generation method uses, and the seed."""
         used = ["tokens", "temperatures", "top_p", "min_length", "max_length", "seed"]
         used += ["sweeps", "masked_fraction"] if self.way == "gibbs" else []
         used += ["prompt_field", "prompt_tokens"] if self.prompts else []
@@ -137,7 +136,6 @@ class Synthesize(Stage[GeneratedTexts]):
     """Digest of the generator's files."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the generator, the settings in `synthesize`, the prompts, and the settings for reading the source."""
         section = what(self.config.synthesize)
         del section["cleaning"]  # only the stage `filter` uses this setting
         formats = [
@@ -256,7 +254,6 @@ class FilterTexts(Stage[FilteredTexts]):
         )
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the filters: cleaning blocks, evaluation sets, rules for near copies, and the measured text."""
         return {
             "corpus": reading_identity(self.corpus, Digests()),
             "near": dedup_identity(self.corpus),

@@ -49,7 +49,6 @@ class Merged:
         return folders if len(folders) > 1 else {"": next(iter(folders.values()))}
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows what was merged, the settings, and the folder of each model."""
         merged, made = len(record.what.get("models", [])), len(self.shares)
         sources = "1 model" if merged == 1 else f"{merged} models"
         said = (
@@ -107,7 +106,6 @@ class Merge(Stage[Merged]):
         return {share: f"share-{share:g}" for share in shares} if len(shares) > 1 else {shares[0]: "."}
 
     def what(self) -> Mapping[str, Any]:
-        """Returns kind, shares, weights, and digests of models on disk. Other models come from input stages."""
         merging = self.merging
         return {
             "merge": merging.kind,

@@ -87,7 +87,6 @@ class Evaluate(MeasuresOneModel, Stage[Evaluated]):
         return cls(f"{context.config.name}-{label}", context.config, context.start, corpora, domains or {})
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model, and the settings that determine the measured sample and the masks."""
         config = self.config
         sample = what(config.evaluation)
         del sample["mask_fraction"]  # left out, because `objective` below contains it
@@ -100,7 +99,6 @@ class Evaluate(MeasuresOneModel, Stage[Evaluated]):
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[Evaluated]:
-        """Measures the model on a device of the cluster."""
         connect(self.config.resources)
         model, training = self.start.made(done), self.start.training
         corpora = {name: done[text].path for name, text in self.corpora.items()}
@@ -137,7 +135,6 @@ class Perplexity(MeasuresOneModel, Stage[Perplexities]):
         return cls(f"{context.config.name}-{label}", context.config, context.start, corpora)
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model, and the settings that determine which documents are measured."""
         config = self.config
         return {
             **measured_model(config, self.start),
@@ -146,7 +143,6 @@ class Perplexity(MeasuresOneModel, Stage[Perplexities]):
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[Perplexities]:
-        """Measures the model on a device of the cluster."""
         from adapt.evaluate.evaluation_task import perplexities
 
         connect(self.config.resources)
@@ -182,7 +178,6 @@ class Neighbours(MeasuresOneModel, Stage[Voted]):
         return cls(f"{context.config.name}-{label}", context.config, context.start, tasks)
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model, the maximum length of texts, and the number of neighbours that vote."""
         config = self.config
         return {
             **measured_model(config, self.start),
@@ -191,7 +186,6 @@ class Neighbours(MeasuresOneModel, Stage[Voted]):
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[Voted]:
-        """Classifies the test texts by their neighbours, on a device of the cluster."""
         from adapt.evaluate.probe import nearest_neighbours
 
         connect(self.config.resources)
@@ -251,7 +245,6 @@ class MeasureRetrieval(MeasuresOneModel, Stage[Retrieved]):
         }
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model, the content of the files, and the settings for reading files and making vectors."""
         return {
             **measured_model(self.config, self.start),
             **what(self.config.retrieval),
@@ -316,7 +309,6 @@ class Compare(Stage[ModelsCompared]):
         return list(next(iter(self.models.values())).losses.corpora)
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the names of models and domains, in order, and the settings for computing intervals."""
         return {
             "models": list(self.models),
             "domains": self.domains,
@@ -381,7 +373,6 @@ class Similarity(Stage[Similar]):
     """Maximum number of documents read per domain."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the names of the domains, in order, and the size of the samples."""
         return {
             "max_documents": self.max_documents,
             "domains": list(self.corpora),
@@ -389,7 +380,6 @@ class Similarity(Stage[Similar]):
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[Similar]:
-        """Writes the matrices of similarity between domains, and a plot of them."""
         from adapt.evaluate.model_matrix import compare_domains
 
         corpora = {name: done[text].path for name, text in self.corpora.items()}
@@ -417,7 +407,6 @@ class Look(Stage[Evidence]):
     tasks: Mapping[str, PrepareTask]
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model, the tokenizer, and the settings for reading and sampling texts."""
         config = self.config
         return {
             "model": self.start.digest,

@@ -235,12 +235,10 @@ class PrepareTexts(Stage[Prepared]):
         return replace(corpus, decontaminate=self.config.corpus.decontaminate) if self.screened else corpus
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the settings for reading and tokenizing the text."""
         reading = reading_identity(self.corpus, Digests())  # `Digests` hashes the files of evaluation sets
         return {"corpus": {**reading, "heldout_fraction": self.corpus.heldout_fraction}, **self.tokens.what()}
 
     def run(self, folder: Path, done: Done) -> Outcome[Prepared]:
-        """Reads the texts, and writes the shards."""
         corpus = excluding(replace(self.corpus, paths=str(done[self.texts].path / TEXTS_FILE)), self.unseen, done)
         manifest = build_manifest(corpus, Digests())
         measured = [done[text].path for text in self.measured]
@@ -262,9 +260,7 @@ class Gather(Stage[Prepared]):
     sources: Mapping[str, Stage[Prepared]]
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the names of the sources, in order."""
         return {"sources": list(self.sources)}
 
     def run(self, folder: Path, done: Done) -> Outcome[Prepared]:
-        """Links the shards and adds up the counts."""
         return Outcome(Prepared(**gather([done[source].record for source in self.sources.values()], folder)))

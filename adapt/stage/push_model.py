@@ -24,7 +24,6 @@ class Pushed:
     """Hash of the commit that has the files."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows the address of the model's page."""
         return [TextBlock(f"Pushed to {self.url}")]
 
 
@@ -60,7 +59,6 @@ class Push(Stage[Pushed]):
         return cls(config.name, config.export, config.export.push, export, context.store.folder_of(export))
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the name of the repository."""
         return {"repository": self.repository}
 
     def refuse_early(self) -> None:

@@ -160,7 +160,6 @@ class Select(Stage[Selected]):
         return selections_name(steps_of(self.config))
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the selections, the budget, the settings for reading the pool, and the rules for near copies."""
         select, config = self.config.select, self.config
         models = [start.digest for start in (self.start, *self.others.values()) if start]
         by_model = {"models": models, **measuring_what(config)}
@@ -322,7 +321,6 @@ class SelectionJudged:
     """KL reduction: how much closer the selection is to the target than random documents are [nats per n-gram]."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows the size of the selection, its closeness to the target compared with random documents, and examples."""
         judged = {f"selected ({self.way})": self.selection, "random": self.random, "target": self.target}
         warned = [FindingBlock("Markup", line, "warning") for line in self.markup]
         blocks: list[Block] = [
@@ -424,12 +422,10 @@ class JudgeSelection(Stage[SelectionJudged]):
     """Tokenizer that counts the tokens of the texts."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model and the seed."""
         by_model = {"model": self.start.digest, **measuring_what(self.config)} if self.start else {}
         return {"seed": self.config.seed, **by_model, **deciding("scikit-learn")}
 
     def run(self, folder: Path, done: Done) -> Outcome[SelectionJudged]:
-        """Links the selected texts into the folder, measures all sets of texts, and writes examples and the map."""
         from adapt.select import selection_metrics as metrics
 
         chosen, target = done[self.chosen], self.target.texts(done)

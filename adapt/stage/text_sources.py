@@ -52,11 +52,9 @@ class Listing(Stage[Listed]):
     """Whether the corpus consists of files. Parts of a dataset, or texts in packages, have no known sizes."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns one digest over the content of all files."""
         return {"digest": self.manifest.digest}
 
     def run(self, folder: Path, done: Done) -> Outcome[Listed]:
-        """Writes `manifest.json` and counts the files."""
         write_atomically(folder / "manifest.json", self.manifest.to_json())
         sizes = [part.size for part in self.manifest.parts]
         return Outcome(Listed(len(sizes), sum(sizes), sizes.count(0) if self.are_files else 0))
@@ -147,7 +145,6 @@ class TaskTexts(Stage[TextsWritten]):
     """Splits whose texts are excluded, even if a split in `wanted` contains them too."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the settings for reading the splits, and the content of the splits."""
         return {"wanted": _identity(self.wanted), "unseen": _identity(self.unseen)}
 
     def run(self, folder: Path, done: Done) -> Outcome[TextsWritten]:
@@ -226,7 +223,6 @@ class Dedup(Stage[Deduplicated]):
     config: Config
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the settings for reading documents, and the rules that decide what is a copy."""
         beside = {
             "before": [files.reading for files in self.before],
             "heldout_fractions": [files.corpus.heldout_fraction for files in (*self.before, *self.sources)],
@@ -239,7 +235,6 @@ class Dedup(Stage[Deduplicated]):
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[Deduplicated]:
-        """Writes the lists of duplicates and a report."""
         from adapt.corpus.deduplication import deduplicate
 
         for files in (*self.before, *self.sources):

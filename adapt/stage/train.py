@@ -224,7 +224,6 @@ class Train(Stage[Trained]):
         return ""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns model, objective, length, optimizer, mixture, method and seed, which enter the stage's key."""
         config = self.config
         batch = {"global_batch_size": f"{self.batch_examples} examples"} if self.batch_examples else {}
         recalled = {"recalled": past_fraction(config)} if self.recalled else {}

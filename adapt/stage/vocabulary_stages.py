@@ -179,7 +179,6 @@ class ExtendVocabulary(Stage[Extended]):
     """Model whose vocabulary contains the words, for `init: omp`. None for other values of `init`."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model, the text, and the settings for choosing words and initializing new rows."""
         settings, general = self.config.vocabulary, self.general
         return {
             "model": self.start.digest,
@@ -254,7 +253,6 @@ class Taught(OneModel):
     of the last tenth of the steps [nats per predicted token]."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows how the embeddings of the new tokens were trained, and the model's folder."""
         is_distilled = record.what["way"] == "distill"
         measure = "mean squared error of hidden states" if is_distilled else "mean training loss [nats per token]"
         extended = load_record(Path(record.inputs["extended"]["path"]))
@@ -291,7 +289,6 @@ class TeachRows(Stage[Taught]):
     contains them."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the kind of training, its settings, the objective and the seed."""
         settings, config = self.config.vocabulary, self.config
         return {
             "way": self.way,
@@ -302,7 +299,6 @@ class TeachRows(Stage[Taught]):
         }
 
     def needs(self) -> Mapping[str, float]:
-        """Requires one device."""
         return task_needs(self.config.resources)
 
     def run(self, folder: Path, done: Done) -> Outcome[Taught]:
@@ -361,7 +357,6 @@ class TrimVocabulary(Stage[TrimmedVocabulary]):
     """Digest of the file with additional text whose tokens are kept; None without such a file."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the model, and the text that is read."""
         return {
             "model": self.start.digest,
             **self.tokens.tokenizer,
@@ -411,7 +406,6 @@ class Begun(OneModel):
     """Number of parameters of the model."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows the size of tokenizer and model, and their folder."""
         made = (
             f"Made a tokenizer with {self.vocabulary:,} tokens and a model with {self.parameters:,} random parameters."
             " The model knows nothing until it is trained."
@@ -436,7 +430,6 @@ class ScratchModel(Stage[Begun]):
     """Rules for excluding documents of the domains."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the architecture, the text that is read, the sizes and the seed."""
         settings = self.config.vocabulary
         return {
             "model": self.start.digest,

@@ -50,7 +50,6 @@ class WordsWeighed:
     """The words with the largest weights, as the tokenizer spells them."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Shows the words that are masked most often."""
         said = (
             f"Weighed {self.distinct:,} words of the domain by their frequency there and their rarity in"
             f" {self.general_words:,} words of general text."
@@ -75,7 +74,6 @@ class WeighWords(Stage[WordsWeighed]):
     """General text that the domain is compared with."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns an empty mapping, because the prepared texts determine the result."""
         return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[WordsWeighed]:

@@ -65,7 +65,6 @@ class Confirmed:
     """Whether the best trial's mean over the fresh seeds meets the bound; None if there is no bound."""
 
     def blocks(self, record: Record) -> list[Block]:
-        """Returns a table that compares the best trial with the unchanged configuration, and sentences on the gain."""
         rows: list[list[Cell | str]] = [
             [name, *(of.cell(".4f") if of else "failed" for of in (figure.best, figure.as_it_is, figure.difference))]
             for name, figure in self.fresh.items()
@@ -155,11 +154,9 @@ class Confirm(Stage[Confirmed]):
         return cls(search.config.name, search, best, as_it_is, row.values)
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the values of the best trial, which are part of the stage's key and record."""
         return {"values": dict(self.values)}
 
     def run(self, folder: Path, done: Done) -> Outcome[Confirmed]:
-        """Compares both configurations seed by seed, and computes how much of the gain in the search was luck."""
         searched = done[self.search].result
         best, as_it_is = (_measured(done, trials) for trials in (self.best, self.as_it_is))
         bounded = [searched.bound.metric] if searched.bound else []

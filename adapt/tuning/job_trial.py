@@ -79,11 +79,9 @@ class Trial(Stage[TrialMeasured]):
     """Fine-tuning runs on each task, one per seed, keyed by task."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns an empty mapping, because only the input stages determine the result."""
         return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[TrialMeasured]:
-        """Reads the trial's scores and losses from the records of its stages."""
         figures = numbers_of(done[self.final].result)
         taught = {task: [done[run].result for run in runs] for task, runs in self.runs.items()}
         if taught:

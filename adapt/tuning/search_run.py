@@ -207,7 +207,6 @@ class SearchRun(SelfShown):
         return self.searched.path / BEST_FILE
 
     def blocks(self) -> list[Block]:
-        """Returns the table of trials, the gain of the best trial, and the path of the report."""
         confirmed = self.confirmed.result.blocks(self.confirmed.record) if self.confirmed else []
         return [*self.searched.result.blocks(self.searched.record), *confirmed, TextBlock(f"Report: {self.report}")]
 

@@ -100,7 +100,6 @@ class Searched:
         return best_first(self.trials, name, way) + [row for row in self.trials if not row.figures]
 
     def blocks(self, record: Record) -> list[Block]:
-        """Returns a sentence on the best trial, the table of trials, and the path of the best configuration."""
         fields = list(dict.fromkeys(name for row in self.trials for name in row.values))
         judged = ["steps"] if any(row.steps for row in self.trials) else []
         rows: list[list[Cell | str]] = [
@@ -212,7 +211,6 @@ class Search(Stage[Searched]):
     also inputs of the search stage."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the key of trial 0, the digest of the space, and the settings that decide which trials run."""
         tune = self.config.tune
         learns = {"at_once": tune.at_once, **deciding("optuna")} if tune.searcher == "tpe" else {}
         judged = {"scheduler": tune.scheduler, "turns": tune.turns, "reduction": tune.reduction}
@@ -278,7 +276,6 @@ class Search(Stage[Searched]):
             stage.refuse_early()
 
     def run(self, folder: Path, done: Done) -> Outcome[Searched]:
-        """Runs the trials, and writes the configuration of the best trial to BEST_FILE."""
         from adapt.tuning.run_trials import run_trials
 
         space, asked = self.check()
