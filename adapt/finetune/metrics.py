@@ -23,12 +23,6 @@ THRESHOLD = 0.5
 def task_scores(facts: Facts, truth: Labels, probabilities: Probabilities, leaked: Sequence[bool]) -> dict[str, Any]:
     """Computes all scores of a split, as JSON values.
 
-    Args:
-        facts: kind, classes and metric of the task.
-        truth: the true labels, `Split.labels`.
-        probabilities: the model's probabilities.
-        leaked: whether each example leaks, `Split.leaked`.
-
     Returns:
         - `score`: the score in the task's metric
         - `score_without_leaks`: the score over the examples that do not leak; None if no example or every example leaks
@@ -72,13 +66,7 @@ def predictions(facts: Facts, probabilities: Probabilities) -> Labels:
 
 
 def metric_of(facts: Facts, truth: Labels, predicted: Labels) -> float:
-    """Returns the score in the task's metric only, for example to choose the best epoch.
-
-    Args:
-        facts: kind, classes and metric of the task.
-        truth: the true labels, `Split.labels`.
-        predicted: the predicted labels, from `predictions`.
-    """
+    """Returns the score in the task's metric only, for example to choose the best epoch."""
     if facts.metric == "entity_f1":
         return entity_scores(_names(facts, truth, predicted))[0]["f1"]
     true, guess = _arrays(facts, truth), _arrays(facts, predicted)
@@ -162,9 +150,6 @@ def entity_scores(
     """Returns the scores of entities over all types, and keyed by type.
 
     An entity is right if its boundaries and its type are those of a true entity.
-
-    Args:
-        pairs: true and predicted labels of the words of each text.
     """
     true, predicted, right = Counter[str](), Counter[str](), Counter[str]()
     for truth, guess in pairs:

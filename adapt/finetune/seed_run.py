@@ -111,11 +111,7 @@ class Tuning:
 def tune_classifier(
     encoder: PreTrainedModel, problem: Problem, settings: FinetuneSettings, seed: int, place: FinetuneDevice
 ) -> Learned:
-    """Trains an encoder and a new head; see `Tuning` and `adapt.finetune.finetune_loop`.
-
-    Raises:
-        TrainingError: the loss is not finite.
-    """
+    """Trains an encoder and a new head; see `Tuning` and `adapt.finetune.finetune_loop`."""
     tuning = Tuning(encoder, problem, settings, seed, place)
     course = LoopInput(
         tuning.classifier,
@@ -202,9 +198,6 @@ def probe(
     """Trains a linear layer on a learned mix of the states in all layers, with the training loop of `fine_tune`.
 
     There is one state per layer for each unit, that is, for each example or labelled token.
-
-    Raises:
-        TrainingError: the loss is not finite.
     """
     facts, examples = problem.facts, problem.examples
     features = _computed(encoder, problem, place, lambda batch: layer_states(encoder, batch, settings.pooling))

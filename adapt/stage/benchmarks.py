@@ -58,10 +58,6 @@ class Benchmark(MeasuresOneModel, Stage[Benchmarked]):
     def of(cls, context: Context, label: str) -> "Benchmark | None":
         """Creates the stage that scores the context's model. Returns None if no standard task is configured.
 
-        Args:
-            context: context of the job.
-            label: name of the model, which becomes part of the name of the stage's folder.
-
         Raises:
             ConfigError, DataError: a task cannot be measured with this model, or its files cannot be read.
         """
@@ -214,12 +210,7 @@ class CompareBenchmarks(Stage[BenchmarksCompared]):
 
     @classmethod
     def around(cls, context: Context, training: Stage[Any]) -> "CompareBenchmarks | None":
-        """Creates the stage that compares a model before and after a training run.
-
-        Args:
-            context: context whose initial model is trained.
-            training: stage of the training run.
-        """
+        """Creates the stage that compares a model before and after a training run."""
         contexts = {"before": context, "after": context.starting_from(training)}
         return cls.of(context.config, {name: BenchmarkedModel.of(of, name) for name, of in contexts.items()})
 

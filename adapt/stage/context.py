@@ -91,14 +91,7 @@ class Context:
         selected: "Select | None" = None,
         kind: Kind = DAPT,
     ) -> "Context":
-        """Creates a context after all checks that need no cluster.
-
-        Args:
-          config: configuration of the job.
-          start: initial model. None for the model at model.path.
-          made: models made by stages of the same chain, keyed by path.
-          selected: selection that a stage of the same chain makes.
-          kind: kind of the job that uses the context.
+        """Creates a context after all checks that need no cluster. `start` is by default the model at model.path.
 
         Raises:
           ConfigError, DataError, ModelError, StorageError: a setting in the configuration cannot be used.
@@ -147,11 +140,7 @@ class Context:
 
     @property
     def vectors(self) -> SentenceVectors | None:
-        """Sentence-transformers settings of exported models. None if the models are not meant for sentence vectors.
-
-        Raises:
-            ConfigError: see `adapt.model.sentence_vectors.exported_vectors`.
-        """
+        """Sentence-transformers settings of exported models. None if the models are not meant for sentence vectors."""
         needed_by = need_vectors(self.config)
         return exported_vectors(self.config, self.start.pretrained.model, trained_pooling(self.config), needed_by)
 
@@ -199,11 +188,7 @@ class Tokens:
 
 
 def check_sides(start: Start, config: Config) -> None:
-    """Reads config.json, and checks that the model is an encoder or a decoder, whichever the objective needs.
-
-    Raises:
-        ModelError: see `adapt.model.architecture.check_architecture`.
-    """
+    """Reads config.json, and checks that the model is an encoder or a decoder, whichever the objective needs."""
     causal, shifted = config.objective.kind == "causal", predicts_shifted(config.objective)
     check_architecture(start.pretrained.model, causal, shifted, start.turned is not None)
 

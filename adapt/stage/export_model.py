@@ -220,12 +220,7 @@ class Adapted(Trained, OneModel):
 
 
 def phases_table(phases: Sequence[PhaseFigures], domain: str) -> Table:
-    """Makes a table with a row per finished phase of a training run.
-
-    Args:
-        phases: the phases in their order.
-        domain: name of the domain's text.
-    """
+    """Makes a table with a row per finished phase of a training run."""
     texts = [text for text in get_args(Text) if any(phase.losses.get(text) is not None for phase in phases)]
     names = {"domain": domain, "general": "general text"}
     rows: list[list[Cell | str]] = [

@@ -46,12 +46,6 @@ class PrepareTask(Stage[TaskPrepared]):
         return {**what(self.task), "splits": digests, **self.tokens.tokenizer}
 
     def run(self, folder: Path, done: Done) -> Outcome[TaskPrepared]:
-        """Writes the tokenized splits.
-
-        Raises:
-            ConfigError, DataError, ModelError, StorageError: in the cases listed at
-                `adapt.task.prepare_task.prepare_task`, or if files have changed since they were listed.
-        """
         prepared = prepare_task(self.task, self.tokens.made(done).pretrained, folder)
         for split in self.splits:
             check_listed(split.listed)
@@ -64,11 +58,7 @@ def tasks_in(config: Config) -> list[TaskConfig]:
 
 
 def task_of(context: Context, task: TaskConfig) -> PrepareTask:
-    """Returns the stage that prepares a task, after checking the first records of each of its files.
-
-    Raises:
-        ConfigError, DataError, StorageError: in the cases listed at `adapt.task.prepare_task.check_task`.
-    """
+    """Returns the stage that prepares a task, after checking the first records of each of its files."""
     check_task(task)
     splits = tuple(TaskSplit.of(task, split, context.digests) for split in ("train", "dev", "test"))
     return PrepareTask(task.name, task, splits, context.tokens)

@@ -94,11 +94,7 @@ class Generate(Stage[GeneratedTexts]):
 
 
 def _prompts_of(files: Files) -> list[str]:
-    """Reads the prompts, at most MOST_PROMPTS.
-
-    Raises:
-        DataError: there is no prompt, or files have changed since they were listed.
-    """
+    """Reads the prompts, at most MOST_PROMPTS."""
     texts = (
         text
         for item in items_of(files.manifest, files.corpus)
@@ -302,11 +298,7 @@ def cleaning_of(section: GenerateConfig | SynthesizeConfig, corpus: CorpusConfig
 
 
 def load_generators_tokenizer(generator: Pretrained, field: str) -> Any:
-    """Loads the tokenizer of a generator.
-
-    Args:
-        generator: the generator.
-        field: field of the configuration that names the generator, for the message.
+    """Loads the tokenizer of a generator. `field` is the configuration field that names the generator, for messages.
 
     Raises:
         ModelError: the tokenizer cannot be loaded, or does not belong to the model.

@@ -106,13 +106,7 @@ def judged_what(config: Config) -> dict[str, Any]:
 
 
 def rules_so_far(config: Config, before: Sequence[str], order: Sequence[str]) -> Config:
-    """Returns the configuration without rules of `training.stop` that use losses on domains not yet learned.
-
-    Args:
-        config: configuration of the training on one domain.
-        before: the domains that were learned earlier.
-        order: all domains of the sequence.
-    """
+    """Returns the configuration without rules of `training.stop` that use losses on domains not yet learned."""
     later = {f"{PAST}.{name}" for name in order if name not in before} | (set() if before else {PAST})
     training = config.training
     rules = [rule for rule in training.rules if rule.metric not in later]

@@ -76,14 +76,7 @@ class Evaluate(MeasuresOneModel, Stage[Evaluated]):
         corpora: Mapping[str, Stage[Prepared]],
         domains: Mapping[str, str] | None = None,
     ) -> "Evaluate":
-        """Creates the stage that evaluates the context's model.
-
-        Args:
-          context: context of the job.
-          label: name of the model, which becomes part of the name of the stage's folder.
-          corpora: corpora to measure on, keyed by name.
-          domains: domain of each corpus, for models with separate parameters per domain.
-        """
+        """Creates the stage that evaluates the context's model. The name of the stage's folder contains `label`."""
         return cls(f"{context.config.name}-{label}", context.config, context.start, corpora, domains or {})
 
     def what(self) -> Mapping[str, Any]:
@@ -213,10 +206,6 @@ class MeasureRetrieval(MeasuresOneModel, Stage[Retrieved]):
     @classmethod
     def around(cls, context: Context, training: Stage[Any]) -> "dict[str, MeasureRetrieval]":
         """Returns the measurements `before` and `after` a training run. Empty without `retrieval.pairs`.
-
-        Args:
-            context: context whose initial model is trained.
-            training: stage of the training run.
 
         Raises:
             ConfigError: vectors with this pooling cannot be measured.

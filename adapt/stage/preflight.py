@@ -48,11 +48,7 @@ def check_writable(root: Path) -> None:
 
 
 def check_priced(resources: ResourcesConfig) -> None:
-    """Checks that a price per device-hour is set if the budget is an amount of money.
-
-    Raises:
-        ConfigError: there is no price.
-    """
+    """Checks that a price per device-hour is set if the budget is an amount of money."""
     budget, price = resources.budget, resources.price_per_device_hour
     if budget and budget.cost is not None and not price:
         raise ConfigError(
@@ -62,17 +58,7 @@ def check_priced(resources: ResourcesConfig) -> None:
 
 
 def check_space(folder: Path, model: Path, keep_checkpoints: int, copies: int = 3) -> None:
-    """Checks before training that the disk has enough space for the model and its checkpoints.
-
-    Args:
-      folder: folder of the training stage, which may contain checkpoints of an interrupted run.
-      model: folder of the initial model.
-      keep_checkpoints: number of checkpoints that are kept.
-      copies: as in `space_needed`.
-
-    Raises:
-      StorageError: the disk has too little space.
-    """
+    """Checks before training that the disk has enough space for the model and its checkpoints (`space_needed`)."""
     needed, free = sum(space_needed(folder, model, keep_checkpoints, copies)), shutil.disk_usage(folder).free
     if free < needed:
         raise StorageError(
@@ -107,11 +93,7 @@ def space_needed(folder: Path, model: Path, keep_checkpoints: int, copies: int =
 
 
 def check_precision(config: Config) -> None:
-    """Checks that the devices support the configured precision. If devices are not known yet, the workers check this.
-
-    Raises:
-        ConfigError: the devices do not support the precision. The message names the field.
-    """
+    """Checks that the devices support the configured precision. If no device is known yet, the workers check this."""
     precision, resources = config.training.precision, config.resources
     is_here = address_of(resources) is None
     if resources.gpus_per_worker and resources.gpus_per_worker > 0:
@@ -265,11 +247,7 @@ def weight_names(model: Path) -> list[str]:
 
 
 def check_compile(config: Config) -> None:
-    """Checks that this machine has the compiler that training.compile needs. On a cluster, the workers check this.
-
-    Raises:
-      ConfigError: there is no compiler.
-    """
+    """Checks that this machine has the compiler that training.compile needs. On a cluster, the workers check this."""
     if config.training.compile and address_of(config.resources) is None:
         check_compiler(has_gpu() and config.resources.gpus_per_worker != 0)
 
@@ -310,11 +288,7 @@ def check_memory(
 
 
 def check_training(config: Config) -> None:
-    """Checks that settings do not contradict each other, as far as this is possible without the corpus.
-
-    Raises:
-        ConfigError: settings contradict each other. The message names the fields.
-    """
+    """Checks that settings do not contradict each other, as far as this is possible without the corpus."""
     if not config.training.max_flops:  # with max_flops, the number of steps depends on the model
         check_warmup(config.training, length_of(config.training, sys.maxsize).steps)
     if config.training.decay != "linear" and config.training.schedule != "wsd":
@@ -366,11 +340,7 @@ _DISKS = {"storage.cache": "a disk of each node"}
 
 
 def check_absolute(config: Config) -> None:
-    """Checks that result folders have absolute paths, because a relative path names a different folder on each node.
-
-    Raises:
-        ConfigError: the setting cannot work. The message names the field.
-    """
+    """Checks that result folders have absolute paths, because a relative path names a different folder on each node."""
     storage = config.storage
     name = "cache" if "://" in storage.root else "root"
     folders = {f"storage.{name}": Path(getattr(storage, name)).expanduser()}

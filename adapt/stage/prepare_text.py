@@ -145,12 +145,7 @@ class Streamed:
         return cls(text.files, text.tokens, text.config, text.dedup, text.measured)
 
     def online(self, folder: Path, done: Done) -> "Online":
-        """Returns the streamed corpus.
-
-        Args:
-          folder: folder for the index of the corpus.
-          done: finished stages, which determine the documents to exclude.
-        """
+        """Returns the streamed corpus."""
         from adapt.corpus.streaming import Online
 
         training = self.config.training

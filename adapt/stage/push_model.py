@@ -62,11 +62,7 @@ class Push(Stage[Pushed]):
         return {"repository": self.repository}
 
     def refuse_early(self) -> None:
-        """Checks that there is a token and that the network may be used.
-
-        Raises:
-            HubError: in the cases listed at `adapt.handover.push.check_access`.
-        """
+        """Checks that there is a token and that the network may be used."""
         check_access(self.folder, self.repository)
 
     def run(self, folder: Path, done: Done) -> Outcome[Pushed]:

@@ -68,12 +68,7 @@ class ScoreMatrix:
     belongs to the base model."""
 
     def table(self, order: Sequence[str], mode: str) -> Table | None:
-        """Returns the table of test scores after each domain; None if there are no scores.
-
-        Args:
-            order: names of the domains in order of learning.
-            mode: mode of the sequence (`sequence.mode`).
-        """
+        """Returns the table of test scores after each domain; None if there are no scores."""
         cells = [{task: _score(seeds) for task, seeds in row.items()} for row in self.rows]
         note = "Mean over fine-tuning seeds ± standard deviation. Higher is better."
         return _table("Scores on test [points of 100]", note, self.columns, cells, order, mode)
@@ -97,12 +92,7 @@ class LossMatrix:
         return {name: count for name, count in self.documents.items() if count < FEW_DOCUMENTS}
 
     def table(self, order: Sequence[str], mode: str) -> Table | None:
-        """Returns the table of losses after each domain; None if there are no losses.
-
-        Args:
-            order: names of the domains in order of learning.
-            mode: mode of the sequence (`sequence.mode`).
-        """
+        """Returns the table of losses after each domain; None if there are no losses."""
         cells = [{name: Cell(f"{loss:.3f}") for name, loss in row.items()} for row in self.rows]
         note = f"Lower is better. Each column is the loss on one text.{heldout_note(self.documents)}"
         return _table("Loss on held-out text [nats per token]", note, self.columns, cells, order, mode)
@@ -143,15 +133,7 @@ def _score(seeds: Sequence[float]) -> Cell:
 def score_matrix(
     order: Sequence[str], owners: Mapping[str, str], untaught: Runs, steps: Sequence[Step], done: Done
 ) -> ScoreMatrix:
-    """Collects the test scores of every model.
-
-    Args:
-        order: names of the domains in order of learning.
-        owners: domain of each task.
-        untaught: fine-tuning runs of the base model.
-        steps: the models of the sequence.
-        done: the finished runs.
-    """
+    """Collects the test scores of every model."""
     runs = {0: untaught, **{step.learnt: step.runs for step in steps}}
     rows: list[dict[str, list[float]]] = []
     metric: dict[str, str] = {}
@@ -163,14 +145,7 @@ def score_matrix(
 
 
 def loss_matrix(order: Sequence[str], before: Mapping[str, Evaluate], steps: Sequence[Step], done: Done) -> LossMatrix:
-    """Collects the held-out losses of every model. Texts with too few held-out documents are omitted.
-
-    Args:
-        order: names of the domains in order of learning.
-        before: evaluations of the base model, keyed by domain.
-        steps: the models of the sequence.
-        done: the finished evaluations.
-    """
+    """Collects the held-out losses of every model. Texts with too few held-out documents are omitted."""
     rows: list[dict[str, float | None]] = [{name: _loss(done, before[name], "domain") for name in order}]
     rows[0][GENERAL] = _loss(done, before[order[0]], GENERAL)
     rows += [{} for _ in order]
@@ -269,10 +244,6 @@ def route_table(steps: Sequence[Step], done: Done) -> NoteTable | None:
 
     The table also shows how often the domain nearest to a document is the document's own domain. For models with
     experts, the table has the loss of the mixture of experts, which needs no domain ids.
-
-    Args:
-      steps: models of the sequence.
-      done: the finished evaluations.
 
     Returns:
       A table with a row per model and domain for which the model has separate parameters. None if there are none.

@@ -84,12 +84,6 @@ class Files:
 def listed_files(context: Context, corpus: CorpusConfig, name: str, source: str = "") -> Files:
     """Lists the files of a corpus, once for all stages that read them.
 
-    Args:
-        context: context of the job.
-        corpus: configuration of one source.
-        name: name of the stage's folder.
-        source: name of the source.
-
     Raises:
         ConfigError, DataError: a path does not exist or cannot be read.
     """

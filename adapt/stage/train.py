@@ -372,11 +372,7 @@ class Train(Stage[Trained]):
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
     def forecast(self, records: Mapping[str, Record]) -> "Forecast | None":
-        """Forecasts the cost of the training stage. Returns None if the model's dimensions are unknown.
-
-        Args:
-            records: records of finished stages, by key.
-        """
+        """Forecasts the cost of the training stage. Returns None if the model's dimensions are unknown."""
         done = Done(records)
         dimensions = self._size(done)
         if dimensions is None:
@@ -394,11 +390,7 @@ class Train(Stage[Trained]):
         return forecast(config, dimensions, tokens, self._mean_length(done), Store(root_of(config)), as_rows)
 
     def regime(self, records: Mapping[str, Record]) -> Regime | None:
-        """Returns tokens per parameter and passes over the texts, or None if a text is streamed or not prepared yet.
-
-        Args:
-            records: records of finished stages, by key.
-        """
+        """Returns tokens per parameter and passes over the texts, or None if a text is streamed or not prepared yet."""
         done = Done(records)
         size = self._size(done)
         if size is None or not all(text in done for text in self.sources):

@@ -78,17 +78,9 @@ def training_what(training: TrainingConfig) -> dict[str, Any]:
 
 
 def sized(config: Config, batch_examples: int | None, texts: Sequence[Prepared]) -> Config:
-    """Returns the configuration with a global batch that contains about `batch_examples` examples.
+    """Returns the configuration with a global batch that contains about `batch_examples` examples, unless it is None.
 
     Batches of 8 rows or more are multiples of 8, so that workers can share them.
-
-    Args:
-        config: configuration of the training.
-        batch_examples: number of examples; None leaves the batch unchanged.
-        texts: prepared texts of the examples.
-
-    Raises:
-        ConfigError: the workers cannot share the batch equally.
     """
     if not batch_examples:
         return config
@@ -107,12 +99,7 @@ def sized(config: Config, batch_examples: int | None, texts: Sequence[Prepared])
 
 
 def length_over(config: Config, mixture: "Mixture | None") -> RunLength:
-    """Returns the length of a training run.
-
-    Args:
-        config: configuration of the training.
-        mixture: mixture of its sources; None if the corpus is streamed.
-    """
+    """Returns the length of a training run. Without a mixture, the corpus is streamed."""
     training = config.training
     if not mixture:
         return length_of(training, sys.maxsize)
@@ -215,13 +202,7 @@ def documents_as_rows(
 
 
 def steps_over(config: Config, mixture: "Mixture | None", phase: Phase | None) -> int:
-    """Returns the number of steps of a training run, or of one of its phases.
-
-    Args:
-        config: configuration of the training.
-        mixture: mixture of its sources; None if the corpus is streamed.
-        phase: phase of the run; None for a run without phases.
-    """
+    """Returns the number of steps of a training run, or of one of its phases."""
     length = length_over(config, mixture)
     return phase.steps(length) if phase else length.steps
 
@@ -233,15 +214,7 @@ def mixed(
     recalled: Mapping[str, Prepared],
     phase: Phase | None = None,
 ) -> "Mixture | None":
-    """Returns the mixture: the share of each source in a run. None if the corpus is streamed.
-
-    Args:
-        config: configuration of the training.
-        sources: texts of the domain, by source.
-        replay: general text to replay.
-        recalled: texts of earlier domains to replay.
-        phase: phase of the run, during which `mixture.replay_last` changes the share of general text. None for the
-            whole run.
+    """Returns the mixture: the share of each source in a run, or in a phase of it. None if the corpus is streamed.
 
     Raises:
         DataError: a text has a share of the run, but no rows.
@@ -342,11 +315,7 @@ def _check_rows(rows: Mapping[str, int], weights: Sequence[float] | None) -> Non
 def shares_of(named: Mapping[str, Prepared], part: RunPart) -> dict[str, SourceShare] | None:
     """Returns the rows and tokens that each text contributed to a training run, keyed by the text's name.
 
-    Returns None if the corpus was streamed.
-
-    Args:
-        named: the texts, in the order of the mixture.
-        part: steps of the training.
+    `named` has the texts in the order of the mixture. Returns None if the corpus was streamed.
     """
     if not part.stretches:
         return None
@@ -434,10 +403,6 @@ def first_size(start: Start, done: Done) -> ModelSize | None:
     Methods may make the model grow later. If the vocabulary will be extended, the new tokens are included, except for
     `elbow`, whose number of tokens is unknown. If the vocabulary will be trimmed or built from scratch, the dimensions
     before this change are returned.
-
-    Args:
-      start: the initial model of the training.
-      done: the finished stages.
     """
     if (made := start.vocabulary) is None or made in done:
         return model_size(start.with_tokenizer(done).model)

@@ -200,9 +200,6 @@ class ExtendVocabulary(Stage[Extended]):
         """Returns the dimensions of the model with its new tokens and its exBERT module, if any.
 
         The number of new tokens is not known in advance for `elbow` and for a file of words. It then counts as 0.
-
-        Args:
-          size: dimensions of the model before the extension.
         """
         settings = self.config.vocabulary
         tokens = 0 if settings.size == "elbow" or self.listed else tokens_wanted(settings.size, size.vocabulary)

@@ -111,18 +111,7 @@ class WeighWords(Stage[WordsWeighed]):
 def weighed_words(
     name: str, config: Config, tokens: Tokens, texts: Mapping[str, Stage[Prepared]], general: Stage[Prepared] | None
 ) -> WeighWords:
-    """Builds the stage that weighs words for a training run.
-
-    Args:
-        name: name of the training stage.
-        config: configuration of the training stage.
-        tokens: tokenizer of the texts.
-        texts: training text of the domain, keyed by source.
-        general: general text to measure on; None if there is none.
-
-    Raises:
-        ConfigError: there is no general text, or the corpus is streamed.
-    """
+    """Builds the stage that weighs words for a training run."""
     kind = config.objective.kind
     if general is None:
         raise ConfigError(
@@ -184,10 +173,6 @@ def _pieces(shard: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 def spelled(words: np.ndarray, shards: Sequence[Path]) -> dict[int, list[int]]:
     """Finds the tokens of words. Searches one shard after another, until all words are found.
-
-    Args:
-        words: hashes of words.
-        shards: token shards.
 
     Returns:
         The token ids of each word that was found, keyed by its hash.

@@ -201,11 +201,7 @@ def metric_of_task(task: TaskConfig) -> str:
 
 
 def some_labels(task: TaskConfig, split: str) -> list[str]:
-    """Reads a split until two different labels are found, and returns them; returns fewer if the split has fewer.
-
-    Raises:
-        ConfigError, DataError, StorageError: in the cases listed at `split_files` and `read_file`.
-    """
+    """Reads a split until two different labels are found, and returns them; returns fewer if the split has fewer."""
     found: list[str] = []
     for file in split_files(task, split):
         for _, example in read_file(task, file):
@@ -307,10 +303,6 @@ def no_example(task: TaskConfig, split: str, fault: str = "") -> DataError:
 
 def classes_of(kind: str, splits: Mapping[str, list[Example]]) -> list[str]:
     """Returns the classes of all splits, sorted by number if all are integers or strings of integers, else by name.
-
-    Args:
-        kind: kind of the task.
-        splits: examples of each split.
 
     Raises:
         DataError: some labels are integers and others strings, train has only one class, or labels were probably

@@ -31,10 +31,6 @@ SCORED = ("dev", "test")
 def check_labels(kind: str, splits: Splits) -> None:
     """Refuses labels that can only be a mistake.
 
-    Args:
-        kind: kind of the task.
-        splits: the examples of each split.
-
     Raises:
         DataError: a label is certainly a mistake. The message names the file and line of an example.
     """
@@ -49,21 +45,12 @@ def check_labels(kind: str, splits: Splits) -> None:
 
 
 def label_warnings(kind: str, splits: Splits) -> list[str]:
-    """Returns warnings about labels that may be a mistake. Each warning names file and line of the first example.
-
-    Args:
-        kind: kind of the task.
-        splits: the examples of each split.
-    """
+    """Returns warnings about labels that may be a mistake. Each warning names file and line of the first example."""
     return [*_unseen(splits), *(_of_one_class(splits) if kind != "tokens" else ())]
 
 
 def check_no_vector(value: Any, place: str) -> None:
-    """Checks that the labels of a `multi_label` example are not a vector with one number per class.
-
-    Args:
-        value: the labels from the file, already split into a list.
-        place: file and line of the example.
+    """Checks that the labels of a `multi_label` example, split into a list, are not a vector with a number per class.
 
     Raises:
         DataError: the list consists of numbers, and a number occurs twice.
@@ -80,16 +67,7 @@ def check_no_vector(value: Any, place: str) -> None:
 
 
 def check_no_written_list(value: Any, kind: str, place: str) -> None:
-    """Checks that a label from csv or tsv is not a Python or JSON list that is written as text, with brackets.
-
-    Args:
-        value: the label from the file.
-        kind: kind of the task.
-        place: file and line of the example.
-
-    Raises:
-        DataError: the label is a list that is written as text.
-    """
+    """Checks that a label from csv or tsv is not a Python or JSON list that is written as text, with brackets."""
     if isinstance(value, str) and re.fullmatch(r"\s*\[\s*(['\"\d-].*)?\]\s*", value, re.DOTALL):
         several = kind == "multi_label"
         raise DataError(

@@ -275,12 +275,7 @@ def check_task(task: TaskConfig) -> None:
 
 
 def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> TaskPrepared:
-    """Writes `task.json` and an Arrow file for each split (see `adapt.task.prepare_task`).
-
-    Args:
-        task: the task's configuration.
-        pretrained: model whose tokenizer is used.
-        folder: an existing folder. Files of the same names are replaced.
+    """Writes `task.json` and an Arrow file for each split into an existing folder. Files of these names are replaced.
 
     Raises:
         ConfigError, DataError, StorageError: see `adapt.task.labelled_examples`.
@@ -332,9 +327,6 @@ def _whole(example: Example) -> str:
 
 def find_leaks(splits: Mapping[str, Sequence[Example]]) -> tuple[dict[str, list[bool]], dict[str, int]]:
     """Finds dev and test examples whose text is also in train. An empty text is never a leak.
-
-    Args:
-        splits: examples of `train`, `dev` and `test`.
 
     Returns:
         For each split, whether each example leaks (False in train), and the numbers of examples: `dev_in_train`,

@@ -93,11 +93,6 @@ class Trial(Stage[TrialMeasured]):
 def trial_of(job: Job, config: Config, context_of: Callable[[Config], Context] = Context.of) -> Trial:
     """Returns the trial that runs a job with a configuration. If there are tasks, the trial has fine-tuning runs.
 
-    Args:
-        job: the job.
-        config: the configuration of the trial.
-        context_of: returns the context from which the stages of a configuration are created.
-
     Raises:
         AdaptError: the configuration is invalid.
     """
@@ -200,9 +195,6 @@ def side_by_side(context: Context) -> Context:
     A small training run spends most of its time starting, on one core, so two runs at the same time take little longer
     than one run. If the machine does not have enough cores or memory, fewer runs share it, because a run that runs out
     of memory restarts.
-
-    Args:
-        context: the context of a trial.
     """
     config, resources = context.config, context.config.resources
     if resources.trainings_per_machine or address_of(resources):
@@ -219,11 +211,7 @@ def side_by_side(context: Context) -> Context:
 
 
 def check_trial_resources(config: Config, trial: Trial) -> None:
-    """Checks that the cluster has enough resources for a trial's training workers and for its fine-tuning runs.
-
-    Args:
-        config: the configuration of the search.
-        trial: a trial of the search. All trials need the same resources.
+    """Checks that the cluster has enough resources for the training workers and the fine-tuning runs of any trial.
 
     Raises:
         ClusterError: the cluster does not have enough resources. The message says how much it has.

@@ -56,11 +56,6 @@ class Proposals:
 def proposals(space: Space, tune: TuneConfig, lower_is_better: Sequence[bool]) -> Proposals:
     """Returns the proposals of the configured searcher.
 
-    Args:
-        space: the possible values of the searched fields.
-        tune: settings of the search.
-        lower_is_better: for each objective, whether lower values are better.
-
     Raises:
         ConfigError: a grid has a range instead of a list, or more combinations than `tune.samples`; or Optuna is not
             installed.
@@ -81,12 +76,7 @@ def proposals(space: Space, tune: TuneConfig, lower_is_better: Sequence[bool]) -
 
 
 def draw(domain: Any, generator: Any) -> Any:
-    """Draws a random value from the search domain of a field, and returns the value as a plain Python type.
-
-    Args:
-        domain: range or list of the field's values.
-        generator: random generator of numpy.
-    """
+    """Draws a random value from the search domain of a field, and returns the value as a plain Python type."""
     value = domain.sample(random_state=generator)
     return value.item() if hasattr(value, "item") else value
 
@@ -119,11 +109,7 @@ def _listed(name: str, domain: Any) -> Sequence[Any]:
 
 
 def check_optuna() -> None:
-    """Checks that Optuna is installed.
-
-    Raises:
-        ConfigError: Optuna is not installed.
-    """
+    """Checks that Optuna is installed."""
     if importlib.util.find_spec("optuna") is None:
         raise ConfigError("tune.searcher tpe needs Optuna", "pip install 'dontstop[optuna]'")
 
@@ -172,13 +158,7 @@ EXCESS = "(excess over the bound)"
 
 
 def excess_of(bound: BoundConfig, figures: Mapping[str, Estimate], lower_is_better: bool) -> float:
-    """Returns how far a trial exceeds the bound, in the unit of the bound's metric; 0 if the trial meets the bound.
-
-    Args:
-        bound: the bound.
-        figures: the trial's metrics, keyed by name.
-        lower_is_better: whether lower values of the bound's metric are better.
-    """
+    """Returns how far a trial exceeds the bound, in the unit of the bound's metric; 0 if the trial meets the bound."""
     value = figures[bound.metric].value
     return max(0.0, value - bound.limit if lower_is_better else bound.limit - value)
 
@@ -222,9 +202,6 @@ def check_bound(config: Config, ways: Mapping[str, int]) -> None:
         config: the unchanged configuration.
         ways: for each metric of the job's result, whether higher or lower is better, as returned by
             `adapt.support.better.better_directions`.
-
-    Raises:
-        ConfigError: the bound is refused. The message suggests a similar metric, or says what the bound needs.
     """
     tune = config.tune
     if tune.bound is None:
@@ -267,15 +244,7 @@ def steps_after(config: Config, turn: int) -> int | None:
 
 
 def check_turns(config: Config, fields: Iterable[str]) -> None:
-    """Checks that the training run of a trial can continue after each measurement.
-
-    Args:
-        config: the unchanged configuration.
-        fields: names of the searched fields.
-
-    Raises:
-        ConfigError: the runs cannot continue. The message says which fields must be set.
-    """
+    """Checks that the training run of a trial can continue after each measurement."""
     tune, training = config.tune, config.training
     if tune.scheduler == "none":
         return

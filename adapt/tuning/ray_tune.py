@@ -98,12 +98,7 @@ class Board:
 
 
 def scheduler_of(tune: TuneConfig, is_lower_better: bool) -> Any:
-    """Returns the configured scheduler of Ray Tune; None if there is none.
-
-    Args:
-        tune: settings of the search.
-        is_lower_better: whether lower values of the first objective are better.
-    """
+    """Returns the configured scheduler of Ray Tune; None if there is none."""
     judged: dict[str, Any] = {
         "time_attr": TURN,
         "metric": tune.objectives[0],

@@ -199,12 +199,6 @@ class Trials:
 def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> TrialsRan:
     """Runs the unchanged configuration as trial 0, and all proposed trials.
 
-    Args:
-        search: the search.
-        asked: the proposals of the search.
-        store: the store of the stages.
-        folder: folder of the search, in which trackers write.
-
     Raises:
         AdaptError: all trials failed, or a trial failed with an error that would occur in all trials.
     """

@@ -88,14 +88,7 @@ def _check_going_on(search: "Search", space: Space) -> None:
 def check_fields(space: Space, place: str, configure: Configure, trial: Callable[[Config], Trial]) -> None:
     """Refuses unknown fields, invalid values, and fields that do not affect the measured scores and losses.
 
-    Args:
-        space: the domains of the searched fields.
-        place: the file of the space, for messages.
-        configure: returns the configuration of a trial.
-        trial: returns the stages of a configuration, without running them.
-
-    Raises:
-        ConfigError: a field is refused. The message names the field.
+    `place` names the file of the space in messages.
     """
     config = configure({})
     kinds = named_in({"method": vars(config.method), "select": vars(config.select)})
@@ -151,11 +144,7 @@ def _fits(name: str, value: Any, place: str, configure: Configure) -> None:
 
 
 def check_objectives(config: Config, trial: Trial) -> None:
-    """Refuses objectives that trials do not report, or of which it is not declared whether lower is better.
-
-    Raises:
-        ConfigError: an objective is refused. The message suggests a similar metric, or says what the objective needs.
-    """
+    """Refuses objectives that trials do not report, or of which it is not declared whether lower is better."""
     check_bound(config, {**better_directions(trial.final.result_type()), **({DEV_SCORE: 1} if trial.runs else {})})
     names, known, ways = config.tune.objectives, figures_of(trial), better_directions(trial.final.result_type())
     usable = sorted(name for name in known if ways.get(name, 1))
@@ -196,11 +185,7 @@ def _holds_out(trial: Trial) -> bool:
 
 
 def check_fresh_seeds(config: Config) -> None:
-    """Refuses fresh seeds that are repeated, out of range, or also used by trials of the search.
-
-    Raises:
-        ConfigError: fresh seeds are seeds of trials, repeated, or out of range.
-    """
+    """Refuses fresh seeds that are repeated, out of range, or also used by trials of the search."""
     fresh, seen = config.tune.fresh_seeds, {config.seed, *config.finetune.seeds}
     if used := sorted({*fresh} & seen):
         raise ConfigError(
@@ -219,10 +204,7 @@ EXAMPLE = "write `training.learning_rate: {loguniform: [1e-5, 1e-3]}`, or a list
 
 
 def read_space(path: str) -> dict[str, Any]:
-    """Reads a search space from a file.
-
-    Args:
-        path: path of a YAML file with fields and domains, or of a Python file with one function that returns them.
+    """Reads a space from a YAML file, or from a Python file with one function that returns fields and domains.
 
     Raises:
         ConfigError: the file cannot be read, or has no valid space.

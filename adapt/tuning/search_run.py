@@ -158,11 +158,7 @@ def check_search(search: Search, store: Store) -> None:
 
 
 def check_budget(search: Search, asked: Proposals, store: Store) -> None:
-    """Refuses a search that is forecast to take more device-hours than its budget.
-
-    Raises:
-        ConfigError: the forecast exceeds the budget; the message says how many trials the budget allows.
-    """
+    """Refuses a search that is forecast to take more device-hours than its budget."""
     budget = search.config.tune.budget_device_hours
     if budget is None:
         return
@@ -279,11 +275,7 @@ def _long(argument: str) -> str:
 
 
 def job_searched(tune: Mapping[str, Any]) -> Job:
-    """Returns the searched job: `tune.job` or, if it is not set, the job with the same name as the file of the space.
-
-    Raises:
-        ConfigError: no job has this name.
-    """
+    """Returns the searched job: `tune.job` or, if it is not set, the job that has the name of the space's file."""
     space = str(tune.get("space") or "")
     if name := tune.get("job"):
         return job_of(str(name))

@@ -37,13 +37,7 @@ DIGITS = 24
 
 
 class SearchTrackers:
-    """Logs the trials of a search while it runs.
-
-    Args:
-        search: the search.
-        folder: folder of the search, in which TensorBoard's files are written.
-        store: the store with the metrics of training runs.
-    """
+    """Logs the trials of a search while it runs."""
 
     def __init__(self, search: Search, folder: Path, store: Store) -> None:
         shutil.rmtree(folder / FOLDER, ignore_errors=True)  # trials are logged again, so old files are deleted
@@ -121,12 +115,7 @@ def _told(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class SearchInMLflow:
-    """Logs a search to MLflow. When an interrupted search continues, it finds its earlier runs by their tags.
-
-    Args:
-        search: the search.
-        uri: tracking URI of MLflow.
-    """
+    """Logs a search to MLflow. When an interrupted search continues, it finds its earlier runs by their tags."""
 
     def __init__(self, search: Search, uri: str) -> None:
         os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
