@@ -29,15 +29,16 @@ from adapt.runner.digest import Digests
 from adapt.runner.files import write_atomically
 from adapt.runner.record import cost_of, load_record
 from adapt.stage.context import Context
-from adapt.stage.preflight import MeasuresOneModel
+from adapt.stage.preflight import check_start
 from adapt.support.errors import ConfigError
+from adapt.train.capacity.device import task_needs
 
 LEAKS_FILE = "leaks.json"
 """JSON file with the indices of the items of each task that occur in the training text; null if this is not known."""
 
 
 @dataclass(frozen=True, eq=False)
-class Benchmark(MeasuresOneModel, Stage[Benchmarked]):
+class Benchmark(Stage[Benchmarked]):
     """Scores a model on the configured standard tasks. After an interruption, finished tasks are not repeated."""
 
     kind = "benchmark"
@@ -92,6 +93,12 @@ class Benchmark(MeasuresOneModel, Stage[Benchmarked]):
             **({"mteb": self.mteb.what()} if self.mteb else {}),
             **vectors_what(self.vectors),
         }
+
+    def needs(self) -> Mapping[str, float]:
+        return task_needs(self.config.resources)
+
+    def refuse_early(self) -> None:
+        check_start(self.config, self.start)
 
     def run(self, folder: Path, done: Done) -> Outcome[Benchmarked]:
         """Scores the model on a device of the cluster.

@@ -31,10 +31,11 @@ from adapt.runner.stage import deciding
 from adapt.stage.benchmarks import CompareBenchmarks
 from adapt.stage.context import Context, Tokens
 from adapt.stage.finetuning import PrepareTask
-from adapt.stage.preflight import MeasuresOneModel, check_weights
+from adapt.stage.preflight import check_start, check_weights
 from adapt.stage.prepare_text import Prepared
 from adapt.stage.text_sources import Files
 from adapt.support.errors import ConfigError
+from adapt.train.capacity.device import task_needs
 
 PERPLEXITY_DOCUMENTS = 100
 """Number of held-out documents per domain on which pseudo-perplexity is measured."""
@@ -54,7 +55,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluate(MeasuresOneModel, Stage[Evaluated]):
+class Evaluate(Stage[Evaluated]):
     """Measures the loss of a model on the held-out text of corpora."""
 
     kind = "evaluate"
@@ -91,6 +92,12 @@ class Evaluate(MeasuresOneModel, Stage[Evaluated]):
             **({"generator": self.start.generator} if self.start.generator else {}),
         }
 
+    def needs(self) -> Mapping[str, float]:
+        return task_needs(self.config.resources)
+
+    def refuse_early(self) -> None:
+        check_start(self.config, self.start)
+
     def run(self, folder: Path, done: Done) -> Outcome[Evaluated]:
         connect(self.config.resources)
         model, training = self.start.made(done), self.start.training
@@ -111,7 +118,7 @@ class Perplexities:
 
 
 @dataclass(frozen=True, eq=False)
-class Perplexity(MeasuresOneModel, Stage[Perplexities]):
+class Perplexity(Stage[Perplexities]):
     """Measures the pseudo-perplexity of a model on the first held-out documents of corpora."""
 
     kind = "perplexity"
@@ -135,6 +142,12 @@ class Perplexity(MeasuresOneModel, Stage[Perplexities]):
             "max_tokens": config.evaluation.max_tokens,
         }
 
+    def needs(self) -> Mapping[str, float]:
+        return task_needs(self.config.resources)
+
+    def refuse_early(self) -> None:
+        check_start(self.config, self.start)
+
     def run(self, folder: Path, done: Done) -> Outcome[Perplexities]:
         from adapt.evaluate.evaluation_task import perplexities
 
@@ -153,7 +166,7 @@ class Voted:
 
 
 @dataclass(frozen=True, eq=False)
-class Neighbours(MeasuresOneModel, Stage[Voted]):
+class Neighbours(Stage[Voted]):
     """Measures how often a text's label is predicted correctly by its nearest neighbours in a model's feature space."""
 
     kind = "neighbours"
@@ -178,6 +191,12 @@ class Neighbours(MeasuresOneModel, Stage[Voted]):
             **deciding("scikit-learn"),
         }
 
+    def needs(self) -> Mapping[str, float]:
+        return task_needs(self.config.resources)
+
+    def refuse_early(self) -> None:
+        check_start(self.config, self.start)
+
     def run(self, folder: Path, done: Done) -> Outcome[Voted]:
         from adapt.evaluate.probe import nearest_neighbours
 
@@ -187,7 +206,7 @@ class Neighbours(MeasuresOneModel, Stage[Voted]):
 
 
 @dataclass(frozen=True, eq=False)
-class MeasureRetrieval(MeasuresOneModel, Stage[Retrieved]):
+class MeasureRetrieval(Stage[Retrieved]):
     """Measures the sentence vectors of a model by retrieval on the user's pairs."""
 
     kind = "retrieval"
@@ -241,6 +260,12 @@ class MeasureRetrieval(MeasuresOneModel, Stage[Retrieved]):
             "pairs": self.pairs.digest,
             "corpus": self.corpus.digest if self.corpus else None,
         }
+
+    def needs(self) -> Mapping[str, float]:
+        return task_needs(self.config.resources)
+
+    def refuse_early(self) -> None:
+        check_start(self.config, self.start)
 
     def run(self, folder: Path, done: Done) -> Outcome[Retrieved]:
         """Measures the model on a device of the cluster.

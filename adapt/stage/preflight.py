@@ -26,7 +26,7 @@ from adapt.runner.files import storage_errors
 from adapt.runner.mirror import mirror_at
 from adapt.support.errors import ConfigError, ModelError, StorageError
 from adapt.terminal.console import log
-from adapt.train.capacity.device import check_compiler, cpu_has_bf16, device_of_workers, has_gpu, lacks_gpu, task_needs
+from adapt.train.capacity.device import check_compiler, cpu_has_bf16, device_of_workers, has_gpu, lacks_gpu
 from adapt.train.capacity.flops import mean_length
 from adapt.train.capacity.memory import check_fits, size_of_training
 from adapt.train.metric_trackers import mlflow_folder
@@ -119,21 +119,6 @@ def check_start(config: Config, start: Start) -> None:
     check_weights(start.pretrained.model)
     check_detector(start.pretrained.model)
     check_generator(config, start.pretrained)
-
-
-class MeasuresOneModel:
-    """Part of the stages that measure the model `start` on one device."""
-
-    config: Config
-    start: Start
-
-    def needs(self) -> Mapping[str, float]:
-        """Returns the resources of one device."""
-        return task_needs(self.config.resources)
-
-    def refuse_early(self) -> None:
-        """Checks that the model can be loaded."""
-        check_start(self.config, self.start)
 
 
 def way_of_documents(config: Config, start: Start) -> Way | None:

@@ -226,7 +226,7 @@ def mixed(
         for texts in (sources, recalled)
     )
     replayed = [rows_of(replay.train_tokens or 0, config.training)] if replay else []
-    weights = weights_of(config.corpus)
+    weights: Sequence[float] | None = weights_of(config.corpus)
     if config.mixture.rephrased_fraction is not None:
         weights = weights_with_rephrased(rows, weights, config.mixture)
     _check_rows(rows, weights)

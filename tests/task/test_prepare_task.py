@@ -27,7 +27,10 @@ from adapt.task.prepare_task import (
     prepare_task,
 )
 from tests import tokenizers
+from tests.objective.rows import wrapped
+from tests.samples import sentences
 from tests.task.tasks import GOOD, WORDS, with_train, write
+from tests.tokenizers import FAMILIES
 
 
 @pytest.fixture
@@ -263,6 +266,21 @@ def test_words_without_a_token_are_counted(bert: PreTrainedTokenizerFast) -> Non
     found = encode([words(["the", "\x07", "", "data"], ["O", "B-X", "O", "I-X"])], "tokens", CLASSES, bert)
     assert found.vanished_words == 2
     assert [label for label in found.labels[0] if label != IGNORED] == [2, 1]
+
+
+TEXTS = [*sentences(30, seed=8), "a <mask> b", "naïve  café\nit's"]
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_examples_equal_those_of_transformers(family: str, pairs: bool) -> None:
+    tokenizer = wrapped(FAMILIES[family]())
+    tokenizer.split_special_tokens = tokenizer.backend_tokenizer.encode_special_tokens = True
+    examples = [Example("x", "0", text, "a pair" if pairs else None, (), ("yes",)) for text in TEXTS]
+    found = encode(examples, "single_label", ["yes"], tokenizer)
+    for ids, text in zip(found.tokens, TEXTS, strict=True):
+        expected = tokenizer(text, "a pair" if pairs else None)["input_ids"]
+        assert (ids.tolist(), ids.dtype) == (expected, np.int32)
 
 
 def example(text: str, label: str = "a", pair: str | None = None) -> Example:
