@@ -219,9 +219,12 @@ def loss_metrics(texts: Iterable[str]) -> dict[str, str]:
     """
     known = set(texts)
     past = [text.removeprefix(BEFORE) for text in known if text.startswith(BEFORE)]
-    fixes = {"general": "set evaluation.general_paths, or choose domain_loss"}
+    fixes = {
+        "domain": "choose the metric of a text that is measured",
+        "general": "set evaluation.general_paths, or choose domain_loss",
+    }
     return {
-        **{f"{text}_loss": "" if text in known else fixes.get(text, "") for text in ("domain", "general")},
+        **{f"{text}_loss": "" if text in known else fix for text, fix in fixes.items()},
         PAST: "" if past else f"use {PAST} only in a sequence of domains, for a domain after the first",
         **{f"{PAST}.{name}": "" for name in past},
     }

@@ -26,7 +26,13 @@ from adapt.runner.files import storage_errors
 from adapt.runner.mirror import mirror_at
 from adapt.support.errors import ConfigError, ModelError, StorageError
 from adapt.terminal.console import log
-from adapt.train.capacity.device import check_compiler, cpu_has_bf16, device_of_workers, has_gpu, lacks_gpu
+from adapt.train.capacity.device import (
+    check_compiler,
+    check_precision_on_cpu,
+    cpu_has_bf16,
+    device_of_workers,
+    has_gpu,
+)
 from adapt.train.capacity.flops import mean_length
 from adapt.train.capacity.memory import check_fits, size_of_training
 from adapt.train.metric_trackers import mlflow_folder
@@ -98,12 +104,9 @@ def check_precision(config: Config) -> None:
     is_here = address_of(resources) is None
     if resources.gpus_per_worker and resources.gpus_per_worker > 0:
         return
-    if resources.gpus_per_worker is None and not (is_here and lacks_gpu()):
+    if resources.gpus_per_worker is None and (has_gpu() or not is_here):
         return
-    if precision == "fp16":
-        raise ConfigError("training.precision fp16 is for GPUs, and this run has none", "use bf16, fp32, or auto")
-    if precision == "bf16" and is_here and not cpu_has_bf16():
-        raise ConfigError("training.precision bf16: this machine's CPU has no bf16 arithmetic", "use fp32, or auto")
+    check_precision_on_cpu(precision, not is_here or cpu_has_bf16())
 
 
 def check_start(config: Config, start: Start) -> None:

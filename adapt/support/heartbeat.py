@@ -10,6 +10,7 @@ from __future__ import annotations
 import faulthandler
 import math
 import mmap
+import os
 import socket
 import subprocess
 import sys
@@ -106,7 +107,8 @@ class Heartbeat:
             self._stacks = tempfile.TemporaryFile()  # noqa: SIM115  faulthandler writes to it until the end
             faulthandler.register(DUMP_SIGNAL, self._stacks, all_threads=True)
             ends = shared.fileno(), self._stacks.fileno()
-            command = [sys.executable, "-I", "-S", stall_watch.__file__, *map(str, ends), name, str(folder), str(size)]
+            arguments = map(str, (*ends, name, folder, size, os.getpid()))
+            command = [sys.executable, "-I", "-S", stall_watch.__file__, *arguments]
             self._watcher = subprocess.Popen(command, pass_fds=ends, stdin=subprocess.DEVNULL)
         self._has_ended = threading.Event()
         threading.Thread(target=self._pulse, daemon=True).start()

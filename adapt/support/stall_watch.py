@@ -261,7 +261,7 @@ def delays_of(pid: int) -> dict[str, int]:
 
 
 class Watch:
-    """Watches the parent process.
+    """Watches the parent process, until it has another parent.
 
     Args:
         memory: shared memory with the heartbeat.
@@ -269,11 +269,12 @@ class Watch:
         name: name of the process in messages.
         folder: folder in which stalls of the stage are recorded, on storage that all processes of the group see.
         size: number of processes in the group.
+        parent: number of the watched process. It may have ended before this process could call `os.getppid`.
     """
 
-    def __init__(self, memory: mmap.mmap, dump: int, name: str, folder: Path, size: int) -> None:
+    def __init__(self, memory: mmap.mmap, dump: int, name: str, folder: Path, size: int, parent: int) -> None:
         self._memory, self._dump, self._name, self._folder, self._size = memory, dump, name, folder, size
-        self._parent = os.getppid()
+        self._parent = parent
         self._beat = Beat.read(memory) or Beat(0, -1, math.inf, math.inf, 0, 0, b"", b"start")
         self._is_late = self._is_busy = False
         """Whether the process has exceeded its time limit, and whether it has a legitimate reason to take long."""
@@ -442,11 +443,11 @@ def main(arguments: list[str]) -> None:
 
     Args:
         arguments: file descriptor of the shared memory, file descriptor of the file for stacks, name of the process,
-            folder of the stalls, and number of processes in the group.
+            folder of the stalls, number of processes in the group, and number of the parent process.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C also reaches this process, but only the parent acts on it
-    shared, dump, name, folder, size = arguments
-    Watch(mmap.mmap(int(shared), SIZE), int(dump), name, Path(folder), int(size)).run()
+    shared, dump, name, folder, size, parent = arguments
+    Watch(mmap.mmap(int(shared), SIZE), int(dump), name, Path(folder), int(size), int(parent)).run()
 
 
 if __name__ == "__main__":

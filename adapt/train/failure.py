@@ -5,6 +5,7 @@ sequences per pass, which a worker that Ray's memory monitor has killed cannot r
 number to a file before they train, and before each trial pass. `memory_kills` reads the file.
 """
 
+import errno
 import json
 import os
 import re
@@ -73,15 +74,21 @@ def _refusal(cause: BaseException, folder: Path) -> StorageError | None:
     """Returns the StorageError for an error that contains the operating system's refusal to write, else None.
 
     Such an error is an OSError of Python, a text of safetensors (in Rust's format), or a text of shutil, which joins
-    several OSErrors.
+    several OSErrors. A timeout is only a refusal if it names a file of the storage root, because a server such as
+    MLflow's may also time out.
     """
     if isinstance(cause, OSError) and cause.errno:
-        return storage_error(cause, folder)
-    match = re.search(r"\(os error (\d+)\)|\[Errno (\d+)\](?:[^:'\"]*: '([^']+)')?", str(cause))
-    if not match:
+        refusal = cause
+    else:
+        match = re.search(r"\(os error (\d+)\)|\[Errno (\d+)\](?:[^:'\"]*: '([^']+)')?", str(cause))
+        if not match:
+            return None
+        code = int(match[1] or match[2])
+        refusal = OSError(code, os.strerror(code), match[3])
+    root = folder.absolute().parent.parent
+    if refusal.errno == errno.ETIMEDOUT and not Path(str(refusal.filename)).is_relative_to(root):
         return None
-    code = int(match[1] or match[2])
-    return storage_error(OSError(code, os.strerror(code), match[3]), folder)
+    return storage_error(refusal, folder)
 
 
 def as_ours(error: BaseException, folder: Path) -> AdaptError:

@@ -57,10 +57,12 @@ class Ahead:
     Args:
         batches: this rank's share of each global batch.
         prepare: corrupts a batch.
+        device: device that computes the steps.
     """
 
     batches: Iterator[dict[str, np.ndarray]]
     prepare: Callable[[dict[str, np.ndarray]], StepRows]
+    device: torch.device
     _next: StepRows | None = None
     _error: Exception | None = None
     _waited_s: float = 0.0
@@ -71,9 +73,11 @@ class Ahead:
         `take` raises the errors of this function, so that the current step is finished and saved first.
         """
         started = time.perf_counter()
+        work = torch.cuda.current_stream(self.device).record_event() if self.device.type == "cuda" else None
         try:
             columns = next(self.batches, None)
-            self._waited_s += time.perf_counter() - started
+            if work is None or work.query():  # the device has finished its work, and also waited for the batch
+                self._waited_s += time.perf_counter() - started
             self._next = None if columns is None else self.prepare(columns)
         except Exception as error:
             self._error = error
@@ -88,7 +92,10 @@ class Ahead:
         return rows
 
     def waited_s(self) -> float:
-        """Returns the time spent waiting for batches since the last call [s]."""
+        """Returns the time spent waiting for batches since the last call [s].
+
+        It contains no wait during which a GPU computed all the time.
+        """
         waited, self._waited_s = self._waited_s, 0.0
         return waited
 
@@ -156,7 +163,7 @@ class Loop:
             NodeLeaves: a node is about to leave, and the last checkpoint before that is saved.
         """
         meter, watch = Meter(progress, self.steps), self.spike_watch(progress)
-        ahead, saved = Ahead(batches, self.prepared), progress.step
+        ahead, saved = Ahead(batches, self.prepared, self.engine.device), progress.step
 
         def fetch() -> None:
             if progress.step + 1 < self.steps:

@@ -158,12 +158,13 @@ def _shown(value: Any) -> Any:
 class File:
     """Writes metrics as JSON lines.
 
-    At the start, removes incomplete lines, and lines of steps after the checkpoint from which the run resumes.
+    At the start, removes incomplete lines, and lines of steps after the checkpoint from which the run resumes. Without
+    a checkpoint (`step` 0), all lines are removed, because the measurement before the first step is repeated too.
     """
 
     def __init__(self, path: Path, step: int) -> None:
         lines = path.read_text(errors="replace").splitlines() if path.exists() else []
-        write_atomically(path, "".join(line + "\n" for line in lines if _step(line) <= step))
+        write_atomically(path, "".join(line + "\n" for line in lines if step and _step(line) <= step))
         self._file = path.open("a", buffering=1)
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
@@ -188,7 +189,7 @@ class TensorBoard:
     def __init__(self, job: TrainingRun, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(Path(job.folder) / "tensorboard"), purge_step=step + 1)
+        self._writer = SummaryWriter(str(Path(job.folder) / "tensorboard"), purge_step=step + 1 if step else 0)
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
         """Writes metrics of training under `train/`, and measurements of the model under `eval/`."""
@@ -211,7 +212,7 @@ class MLflow:
         self._mlflow, self._client = mlflow, mlflow.MlflowClient()
         experiment = mlflow.set_experiment("dontstop").experiment_id
         earlier = self._client.search_runs([experiment], f"tags.`dontstop.run` = '{name}'")
-        self._known = earlier[0].data.metrics.get("step", 0) if earlier else 0
+        self._known = earlier[0].data.metrics.get("step", -1) if earlier else -1  # the first report may be of step 0
         if earlier:
             self._run = earlier[0].info.run_id
             self._client.update_run(self._run, status="RUNNING")

@@ -17,7 +17,7 @@ from adapt.config import TrainingConfig
 from adapt.model.packing.attention import use_quick_dropout
 from adapt.model.trainable import frozen_names
 from adapt.support.errors import ConfigError, ModelError, TrainingError
-from adapt.train.capacity.device import check_compiler, quick_bf16
+from adapt.train.capacity.device import check_compiler, check_precision_on_cpu, quick_bf16
 from adapt.train.worker_process import keep_freed_memory
 
 
@@ -115,10 +115,10 @@ def resolve(wanted: str, device: torch.device) -> Precision:
         is_quick = quick_bf16([name for name in known if known[name]], str(known.get("cpu_name")).startswith("Intel"))
     if wanted == "auto":
         return "bf16" if is_quick else "fp32"
-    if wanted == "bf16" and not has_bf16:
-        raise ConfigError("training.precision bf16: this device has no bf16 arithmetic", "use fp32, or auto")
-    if wanted == "fp16" and not on_gpu:
-        raise ConfigError("training.precision fp16 is for GPUs, and this run has none", "use bf16, fp32, or auto")
+    if not on_gpu:
+        check_precision_on_cpu(wanted, has_bf16)
+    elif wanted == "bf16" and not has_bf16:
+        raise ConfigError("training.precision bf16: this GPU has no bf16 arithmetic", "use fp16, fp32, or auto")
     return wanted  # type: ignore[return-value]
 
 

@@ -160,8 +160,8 @@ def check_rules(training: TrainingConfig, interval: int | None, metrics: Mapping
 def _check_measured(name: str, metric: str, metrics: Mapping[str, str]) -> None:
     measured = [known for known, missing in metrics.items() if not missing]
     if metric not in measured:
-        fix = metrics.get(metric) or f"choose one of {', '.join(measured)}" if measured else ""
-        raise ConfigError(f"{name}: {metric} is not measured", fix or "see evaluation.interval_steps")
+        others = f"choose one of {', '.join(measured)}" if measured else "see evaluation.interval_steps"
+        raise ConfigError(f"{name}: {metric} is not measured", metrics.get(metric) or others)
 
 
 def described(end: EarlyEnd | None, points: Sequence[Point]) -> list[str]:

@@ -160,7 +160,7 @@ def as_inherited(progress: Mapping[str, Any]) -> dict[str, Any]:
     The progress has the steps, tokens and spikes of the other run, but its times are 0.
     """
     inherited = Progress(**progress)
-    spent = {"seconds": 0.0, "data_wait_seconds": 0.0, "device_seconds": 0.0}
+    spent = dict.fromkeys(("seconds", "data_wait_seconds", "device_seconds", "evaluation_seconds"), 0.0)
     return {**asdict(inherited), **spent, "inherited_tokens": inherited.tokens}
 
 

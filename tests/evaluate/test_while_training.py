@@ -89,6 +89,7 @@ def test_losses_that_are_not_measured_come_with_a_fix() -> None:
         "past_loss.cs": "",
     }
     assert "evaluation.general_paths" in loss_metrics(["domain"])["general_loss"]
+    assert loss_metrics(["general"])["domain_loss"]
 
 
 def sample(*lengths: int) -> Heldout:

@@ -181,7 +181,7 @@ def test_precision_is_checked_where_the_devices_are_known(
     has_gpu: bool, has_bf16: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(preflight, "lacks_gpu", lambda: not has_gpu)
+    monkeypatch.setattr(preflight, "has_gpu", lambda: has_gpu)
     monkeypatch.setattr(preflight, "cpu_has_bf16", lambda: has_bf16)
     refused = {
         (precision, name)

@@ -127,6 +127,16 @@ def test_a_waiting_process_is_killed_and_its_stack_is_known(tmp_path: Path, star
     assert not stall.is_gil_held
 
 
+def test_a_watcher_whose_parent_has_already_ended_kills_nothing(tmp_path: Path) -> None:
+    with (tmp_path / "shared").open("w+b") as shared:
+        shared.truncate(stall_watch.SIZE)
+        memory = stall_watch.mmap.mmap(shared.fileno(), stall_watch.SIZE)
+        ended = subprocess.Popen([sys.executable, "-c", ""])
+        ended.wait()
+        stall_watch.Watch(memory, shared.fileno(), "rank 0", tmp_path, 1, ended.pid).run()
+    assert not list(tmp_path.glob("rank-0*"))
+
+
 def test_a_start_that_takes_far_longer_than_earlier_ones_is_killed(tmp_path: Path, started: list) -> None:
     assert killed(start(started, "reader", tmp_path, "hangs"))
     assert "in start: at <string>" in only_stall(tmp_path).what()

@@ -314,7 +314,18 @@ def test_a_full_disk_ends_the_training(error: Exception) -> None:
         verdict(error)
 
 
-@pytest.mark.parametrize("error", [GLOO, KeyError("x"), SystemExit(3), OSError("[Errno 111] Connection refused")])
+def test_a_timeout_counts_as_a_failure_of_the_storage_only_if_it_names_a_file_there() -> None:
+    for file in ("/runs/train/x/model", "/runs/corpus-1/shard"):
+        with pytest.raises(StorageError, match="the storage failed while writing"):
+            verdict(TimeoutError(errno.ETIMEDOUT, "Connection timed out", file))
+
+
+TIMEOUTS = TimeoutError(errno.ETIMEDOUT, "Connection timed out"), OSError("MLflow: [Errno 110] Connection timed out")
+
+
+@pytest.mark.parametrize(
+    "error", [GLOO, KeyError("x"), SystemExit(3), OSError("[Errno 111] Connection refused"), *TIMEOUTS]
+)
 def test_other_errors_are_retried_by_ray_train_and_reported(tmp_path: Path, error: Exception) -> None:
     verdict(error, folder=tmp_path)
     (line,) = (tmp_path / NOTICE_FILE).read_text().splitlines()

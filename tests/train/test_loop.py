@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from adapt.method.base import Method
-from adapt.train.loop import _dropout_seed
+from adapt.train.loop import Ahead, StepRows, _dropout_seed
 from adapt.train.schedule import learning_rate
 from adapt.train.training_run import Progress
 from tests.train.toy import GLOBAL_BATCH, LENGTH, Case, build, columns, feed, model, reference, settings
@@ -136,6 +137,18 @@ def test_a_batch_is_prepared_before_the_host_waits_for_the_previous_step(ranks):
     (events,) = ranks(1).run(order, Case(steps=3))
     three = ["pass"] * 3
     assert events == ["batch 0", *three, "batch 1", "pass", *three, "batch 2", "pass", *three, "pass"]
+
+
+@pytest.mark.parametrize("has_finished", [True, False])
+def test_a_gpu_that_still_computes_does_not_wait_for_a_batch(
+    monkeypatch: pytest.MonkeyPatch, has_finished: bool
+) -> None:
+    event = SimpleNamespace(query=lambda: has_finished)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(record_event=lambda: event))
+    ahead = Ahead(iter([{}]), lambda columns: StepRows(Any, 1), torch.device("cuda"))  # type: ignore[arg-type]
+    ahead.fetch()
+    assert (ahead.waited_s() > 0) == has_finished
+    assert ahead.take()
 
 
 def short(case: Case, batches: int) -> tuple[list[int], list[int], int]:

@@ -69,6 +69,16 @@ def test_mlflow_continues_the_run_of_a_training_that_is_resumed(tmp_path: Path) 
         assert [(point.step, point.value) for point in history] == [(r["step"], r[name]) for r in expected]
 
 
+def test_mlflow_gets_the_measurement_before_the_first_step(tmp_path: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
+    store = tmp_path / "mlflow"
+    train(a_job(tmp_path, mlflow_uri=str(store)), -1, 2)
+    (run,) = runs(store)
+    history = MlflowClient(str(store)).get_metric_history(run.info.run_id, "loss")
+    assert [point.step for point in history] == [0, 1, 2]
+
+
 @pytest.mark.parametrize("folder_is_left", [False, True])
 def test_mlflow_gets_a_new_run_for_a_training_that_starts_again(tmp_path: Path, folder_is_left: bool) -> None:
     """A training run that starts from the beginning gets a new MLflow run, although its key is the same.
@@ -251,13 +261,16 @@ def a_job(folder: Path, key: str = KEY, **tracking: str) -> TrainingRun:
 
 
 def report(step: int, attempt: int) -> dict[str, Any]:
-    return {"step": step, "steps": 8, "loss": attempt + 1 / step, "learning_rate": 1e-4}
+    return {"step": step, "steps": 8, "loss": attempt + 1 / (step + 1), "learning_rate": 1e-4}
 
 
 def train(job: TrainingRun, first: int, last: int, attempt: int = 1) -> None:
-    """Reports the steps from `first` + 1 to `last`, as a run that resumes at the checkpoint of step `first`."""
+    """Reports the steps from `first` + 1 to `last`, as a run that resumes at the checkpoint of step `first`.
+
+    If `first` is -1, the run starts at step 0 and also reports the measurement before the first step.
+    """
     Path(job.folder).mkdir(exist_ok=True)
-    with Trackers(job, first, active=True) as trackers:
+    with Trackers(job, max(first, 0), active=True) as trackers:
         for step in range(first + 1, last + 1):
             trackers.log(report(step, attempt))
 
@@ -295,6 +308,15 @@ def test_lines_of_steps_that_are_repeated_after_a_crash_are_removed(tmp_path: Pa
     train(job, 0, 6)
     train(job, 4, 8, attempt=2)
     assert written(tmp_path / "train" / METRICS_FILE) == RESUMED
+
+
+def test_a_run_that_starts_again_reports_the_measurement_before_the_first_step_once(tmp_path: Path) -> None:
+    job = a_job(tmp_path)
+    train(job, -1, 2)
+    train(job, -1, 1, attempt=2)
+    expected = [report(step, 2) for step in (0, 1)]
+    assert written(tmp_path / "train" / METRICS_FILE) == expected
+    assert scalars(tmp_path)["train/loss"] == [(each["step"], each["loss"]) for each in expected]
 
 
 WHOLE = [json.dumps(report(step, 1)) for step in range(1, 5)]

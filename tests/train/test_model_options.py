@@ -135,7 +135,7 @@ def test_fp16_is_for_gpus():
     assert resolve("fp16", GPU) == "fp16"
     with pytest.raises(ConfigError, match="fp16 is for GPUs") as caught:
         resolve("fp16", CPU)
-    assert caught.value.fix == "use bf16, fp32, or auto"
+    assert caught.value.fix == "use bf16, fp32, or auto; if there is a GPU, set resources.gpus_per_worker to 1"
 
 
 def test_the_scale_halves_at_once_and_doubles_after_2000_steps():

@@ -129,6 +129,12 @@ def test_general_loss_needs_general_text() -> None:
     assert raised.value.fix == "set evaluation.general_paths"
 
 
+def test_the_advice_for_a_metric_is_given_even_if_no_metric_is_measured() -> None:
+    with pytest.raises(ConfigError) as raised:
+        check_rules(stopping(BUDGET), 5, {"general_loss": "set evaluation.general_paths"})
+    assert raised.value.fix == "set evaluation.general_paths"
+
+
 BEST = TrainingConfig(keep="best")
 
 

@@ -28,6 +28,7 @@ from adapt.support.errors import ClusterError, ConfigError
 from adapt.train.worker_process import use_threads
 
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_DEVICES = Path("/dev")
 MEASURED_S = 0.3
 """Duration of the measurement of the matrix multiplication rate [s]."""
 
@@ -84,15 +85,30 @@ def quick_bf16(features: Collection[str], is_intel: bool) -> bool:
 
 
 def has_gpu() -> bool:
-    """Returns whether this machine has the device file of an NVIDIA GPU and the environment does not hide the GPU."""
-    return Path("/dev/nvidia0").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
+    """Returns whether this machine has the device file of an NVIDIA GPU and the environment does not hide the GPUs.
+
+    A container may have only some of its machine's GPUs, such as `/dev/nvidia1`.
+    """
+    return os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1") and any(_DEVICES.glob("nvidia[0-9]*"))
 
 
-def lacks_gpu() -> bool:
-    """Returns whether this machine has no device file of any GPU driver, or the environment hides the GPUs."""
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    drivers = [*Path("/dev").glob("nvidia*"), *(Path("/dev") / name for name in ("kfd", "dxg"))]
-    return hidden or not any(file.exists() for file in drivers)
+def check_precision_on_cpu(precision: str, has_bf16: bool) -> None:
+    """Checks that CPUs support the configured precision.
+
+    Args:
+        precision: value of `training.precision`.
+        has_bf16: whether the CPUs have bf16 arithmetic, or are not known.
+
+    Raises:
+        ConfigError: the CPUs do not support the precision.
+    """
+    otherwise = "if there is a GPU, set resources.gpus_per_worker to 1"
+    if precision == "fp16":
+        fix = f"use bf16, fp32, or auto; {otherwise}"
+        raise ConfigError("training.precision fp16 is for GPUs, and this run has none", fix)
+    if precision == "bf16" and not has_bf16:
+        fix = f"use fp32, or auto; {otherwise}"
+        raise ConfigError("training.precision bf16: the CPU has no bf16 arithmetic", fix)
 
 
 def cpu_has_bf16() -> bool:

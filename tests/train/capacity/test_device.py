@@ -42,6 +42,22 @@ def test_this_machine_is_described_as_torch_sees_it() -> None:
         assert this_machine(2).memory_per_worker == this_machine().memory // 2
 
 
+@pytest.mark.parametrize(
+    ("file", "visible", "expected"),
+    [("nvidia0", None, True), ("nvidia1", None, True), ("nvidiactl", None, False), ("nvidia1", "", False)],
+)
+def test_a_container_may_have_any_gpu_of_its_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, visible: str | None, expected: bool
+) -> None:
+    monkeypatch.undo()  # the fixture replaced the function
+    (tmp_path / file).touch()
+    monkeypatch.setattr(device, "_DEVICES", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert device.has_gpu() == expected
+
+
 def test_a_container_has_the_memory_of_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "memory.max"
     monkeypatch.setattr(device, "CGROUP_LIMITS", (str(file), str(tmp_path / "missing")))

@@ -37,7 +37,9 @@ from tests.train.checkpoints.sealed import seal
 from tests.train.toy import Case, build, feed
 
 WSD = {"schedule": "wsd", "warmup_steps": 2, "cooldown_fraction": 0.2}
-PAID = Progress(step=800, tokens=9000, seconds=70.0, data_wait_seconds=6.0, device_seconds=140.0)
+PAID = Progress(
+    step=800, tokens=9000, seconds=70.0, data_wait_seconds=6.0, device_seconds=140.0, evaluation_seconds=9.0
+)
 CORPUS = Toy("corpus", "prepare", idle)
 
 
