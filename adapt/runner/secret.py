@@ -26,11 +26,6 @@ class Secret:
     """A key that signs texts."""
 
     key: bytes = field(repr=False)
-    since: float | None = None
-    """Time at which the key was created [s since 1970].
-
-    None if the time is not known. Files older than the key may be unsigned.
-    """
 
     def sign(self, text: str) -> str:
         """Returns the HMAC-SHA-256 (hexadecimal) of a text."""
@@ -107,4 +102,4 @@ def _read(file: Path) -> Secret:
             f"warning: other users can read {file}, because its file system does not support permissions. They could "
             f"forge checkpoints; set {VARIABLE} in the environment"
         )
-    return Secret(key.encode(), found.st_mtime)
+    return Secret(key.encode())

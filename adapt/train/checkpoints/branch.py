@@ -140,14 +140,7 @@ def start_from_branch(
 def _fault(branch: Branch, secret: Secret) -> str | None:
     """Returns the reason why the stored state of another run cannot be used. Returns None if it can be used."""
     theirs = Sealing(secret, sealed_run(branch.record.path, branch.record.key[:8]))
-    sealed = digests_of(branch.folder)
-    if fault := forgery_in(branch.folder, theirs) or content_fault(branch.folder, sealed):
-        return fault
-    if not sealed:
-        # Signs a state that an earlier version wrote unsigned. Hard links would later change the time stamp that shows
-        # its age.
-        reseal(branch.folder, branch.folder.name, theirs)
-    return None
+    return forgery_in(branch.folder, theirs) or content_fault(branch.folder, digests_of(branch.folder))
 
 
 def _last_state(record: Record) -> Path | None:

@@ -3,9 +3,8 @@
 A seal is a list of files with sizes and digests, signed with the user's key. Each rank seals its share. A checkpoint is
 whole if the seals of all ranks exist and every file has the listed size. A whole checkpoint is loaded only if, in
 addition, the seals are signed by this user's key for this run and step, there are no other files, and every file has
-the listed digest. Files of other users are therefore never read, and a flipped bit is detected. Seals of earlier
-versions contain only sizes and have no signature. Such a checkpoint is accepted if none of its files has changed since
-the key was created.
+the listed digest. Files of other users are therefore never read, and a flipped bit is detected. Unsigned seals, as
+earlier versions wrote them, count as forged.
 
 Ray Train also keeps a list of checkpoints. It overwrites this list seconds after it has stored a checkpoint, so the
 list is outdated or truncated if Ray Train is killed before or during this write. Therefore, the seals decide which
@@ -64,12 +63,11 @@ class Sealing:
 class Seal:
     """List of the files in a rank's share of a checkpoint."""
 
-    sizes: Mapping[str, int]
-    """Size of each file [bytes], keyed by its path in the checkpoint."""
-    digests: Mapping[str, str]
-    """SHA-256 of each file, keyed by its path. Empty in seals of earlier versions."""
+    files: Mapping[str, tuple[int, str]]
+    """Size [bytes] and SHA-256 of each file, keyed by its path in the checkpoint. The SHA-256 is empty in unsigned
+    seals."""
     signature: str
-    """Signature of the list of files. Empty in seals of earlier versions."""
+    """Signature of the list of files. Empty in unsigned seals."""
 
     @classmethod
     def read(cls, file: Path) -> Seal:
@@ -81,22 +79,12 @@ class Seal:
         """
         try:
             content = json.loads(file.read_text())
-            if "files" not in content:
-                return cls({name: int(size) for name, size in content.items()}, {}, "")
+            if "files" not in content:  # an unsigned seal
+                content = {"files": {name: (size, "") for name, size in content.items()}, "signature": ""}
             files = {str(name): (int(size), str(digest)) for name, (size, digest) in content["files"].items()}
-            signature = str(content["signature"])
+            return cls(files, str(content["signature"]))
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{file} is not a seal") from error
-        return cls(
-            {name: size for name, (size, _) in files.items()},
-            {name: digest for name, (_, digest) in files.items()},
-            signature,
-        )
-
-    @property
-    def files(self) -> dict[str, tuple[int, str]]:
-        """Size [bytes] and digest of each file, keyed by its path in the checkpoint."""
-        return {name: (size, self.digests[name]) for name, size in self.sizes.items()}
 
 
 def seal_files(checkpoint: Path) -> list[Path]:
@@ -131,9 +119,9 @@ def reseal(folder: Path, checkpoint: str, sealing: Sealing, changed: str = "") -
         changed: name of the changed file. Empty if no file was changed.
     """
     for file in seal_files(folder):
-        seal = Seal.read(file)
-        known = {name: digest for name, digest in seal.digests.items() if name != changed}
-        _sign(folder, file.name, list(seal.sizes), checkpoint, sealing, known)
+        digests = {name: digest for name, (_, digest) in Seal.read(file).files.items()}
+        known = {name: digest for name, digest in digests.items() if name != changed}
+        _sign(folder, file.name, list(digests), checkpoint, sealing, known)
 
 
 def _sign(
@@ -154,12 +142,8 @@ def forgery_in(checkpoint: Path, sealing: Sealing) -> str | None:
     listed = set()
     for file in seal_files(checkpoint):
         seal = Seal.read(file)
-        listed |= {file.name, *seal.sizes}
-        if not seal.signature:
-            newest = max((checkpoint / name).stat().st_ctime for name in [file.name, *seal.sizes])
-            if sealing.secret.since is None or newest >= sealing.secret.since:
-                return f"{file.name} is not signed"
-        elif not sealing.secret.has_signed(sealing.text(file.name, checkpoint.name, seal.files), seal.signature):
+        listed |= {file.name, *seal.files}
+        if not sealing.secret.has_signed(sealing.text(file.name, checkpoint.name, seal.files), seal.signature):
             return f"{file.name} is not signed by this user's key for this run and step"
     for file in checkpoint.rglob("*"):
         name = str(file.relative_to(checkpoint))
@@ -171,8 +155,9 @@ def forgery_in(checkpoint: Path, sealing: Sealing) -> str | None:
 
 
 def digests_of(checkpoint: Path) -> dict[str, str]:
-    """Reads the SHA-256 of all files of a checkpoint from its seals. Seals of earlier versions have no digests."""
-    return {name: digest for file in seal_files(checkpoint) for name, digest in Seal.read(file).digests.items()}
+    """Reads the SHA-256 of all files of a checkpoint from its seals. Unsigned seals have no digests."""
+    seals = (Seal.read(file) for file in seal_files(checkpoint))
+    return {name: digest for seal in seals for name, (_, digest) in seal.files.items() if digest}
 
 
 def content_fault(checkpoint: Path, digests: Mapping[str, str]) -> str | None:
@@ -205,7 +190,9 @@ def is_whole(checkpoint: Path) -> bool:
         if len(world_sizes) != 1 or len(seals) != world_sizes.pop():
             return False
         return all(
-            (checkpoint / name).stat().st_size == size for seal in seals for name, size in Seal.read(seal).sizes.items()
+            (checkpoint / name).stat().st_size == size
+            for seal in seals
+            for name, (size, _) in Seal.read(seal).files.items()
         )
     except (OSError, ValueError):
         return False

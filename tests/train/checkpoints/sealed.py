@@ -5,7 +5,7 @@ from pathlib import Path
 from adapt.runner.secret import Secret
 from adapt.train.checkpoints.stored_checkpoints import Sealing, write_seal
 
-SEALING = Sealing(Secret(b"the key of all tests", 0.0), "demo/1a1a1a1a")
+SEALING = Sealing(Secret(b"the key of all tests"), "demo/1a1a1a1a")
 
 
 def seal(folder: Path, rank: int = 0, world: int = 1, name: str = "", sealing: Sealing = SEALING) -> None:

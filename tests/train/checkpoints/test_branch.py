@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,13 +14,12 @@ import torch
 from adapt.config import TrainingConfig, what
 from adapt.runner import Record, Stage, Store
 from adapt.runner.record import load_record
-from adapt.runner.secret import Secret, secret_of
+from adapt.runner.secret import secret_of
 from adapt.stage.training_result import RAN_ON, outcome_of
 from adapt.train import worker
 from adapt.train.checkpoints.branch import BRANCHES, start_from_branch
 from adapt.train.checkpoints.checkpoint import Checkpoints
 from adapt.train.checkpoints.stored_checkpoints import (
-    Seal,
     Sealing,
     checkpoints,
     folder_name,
@@ -37,9 +35,7 @@ from tests.train.checkpoints.sealed import seal
 from tests.train.toy import Case, build, feed
 
 WSD = {"schedule": "wsd", "warmup_steps": 2, "cooldown_fraction": 0.2}
-PAID = Progress(
-    step=800, tokens=9000, seconds=70.0, data_wait_seconds=6.0, device_seconds=140.0, evaluation_seconds=9.0
-)
+PAID = Progress(800, 9000, seconds=70.0, data_wait_seconds=6.0, device_seconds=140.0, evaluation_seconds=9.0)
 CORPUS = Toy("corpus", "prepare", idle)
 
 
@@ -313,15 +309,3 @@ def test_a_linked_state_is_signed_for_the_new_run(store: Store) -> None:
     taken = new / "checkpoints" / "run" / "step-00000800"
     assert forgery_in(taken, sealing(new, "run")) is None
     assert forgery_in(taken, sealing(source.parent.parent, "run")) is not None
-
-
-def test_a_state_of_an_earlier_version_can_be_used_repeatedly(store: Store, monkeypatch) -> None:
-    """A state is signed before its first hard link, because hard links change a file's status time."""
-    source = kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
-    (file,) = source.glob("seal-*")
-    file.write_text(json.dumps(dict(Seal.read(file).sizes)))
-    monkeypatch.setattr("adapt.train.checkpoints.branch.secret_of", lambda _: Secret(b"the key", time.time() + 1))
-    assert start(store, settings()) == ["step-00000800"]
-    shutil.rmtree(store.root / "train" / "new-12")
-    monkeypatch.setattr("adapt.train.checkpoints.branch.secret_of", lambda _: Secret(b"the key", time.time() - 3600))
-    assert start(store, settings()) == ["step-00000800"]

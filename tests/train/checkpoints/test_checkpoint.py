@@ -131,7 +131,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_loaded(tmp_path: Pa
 
 
 def test_a_checkpoint_of_another_user_is_not_read(tmp_path: Path, disk: Path) -> None:
-    theirs = replace(SEALING, secret=Secret(b"the key of somebody else", 0.0))
+    theirs = replace(SEALING, secret=Secret(b"the key of somebody else"))
     Checkpoints(Engine(), Method(), tmp_path / "run", theirs).save(Progress(5))
     (written,) = disk.iterdir()
     shutil.move(written, tmp_path / "run" / "step-00000005")
