@@ -32,6 +32,7 @@ _BY_NAME = re.compile(
     (?!\*\*\*) [^\s'"&;,{{}}\[\]()<>]+""",
     re.VERBOSE | re.IGNORECASE,
 )
+_NAME = re.compile(r"(?<![\w-])[\w-]+(?=[\"']?\s*[:=])")  # any name in the place of a name of `_BY_NAME`, found faster
 _IS_SECRET_NAME = re.compile(_SECRET_NAME, re.VERBOSE | re.IGNORECASE)
 _BEARER = re.compile(r"(?i)(?<![\w-])(Bearer\s+)(?!\*\*\*)[\w.~+/-]{12,}=*")
 _KNOWN = re.compile(
@@ -48,44 +49,7 @@ _KNOWN = re.compile(
     """,
     re.VERBOSE,
 )
-_HINTS = (
-    *(
-        "password",
-        "passwd",
-        "passphrase",
-        "pwd",
-        "secret",
-        "credential",
-        "sig",
-        "key",
-        "token",
-        "auth",
-        "bearer",
-        "hf_",
-    ),
-    *(
-        "api_org_",
-        "akia",
-        "asia",
-        "ghp_",
-        "gho_",
-        "ghr_",
-        "ghs_",
-        "ghu_",
-        "github_pat_",
-        "glpat-",
-        "xox",
-        "sk-",
-        "aiza",
-    ),
-    *("ya29.", "wandb_v", "dapi", "eyj"),
-)
-"""Lower-case texts. At least one of them is part of every credential that `redact` recognizes outside of URLs.
-
-Most texts contain none of them, and need no further check.
-"""
 _IN_URLS = (_PASSWORD, ""), (_USER, ""), (_QUERY, r"\1"), (_WEB_QUERY, r"\1"), (_FRAGMENT, r"\1")
-_ANYWHERE = (_BY_NAME, r"\1\2***"), (_BEARER, r"\1***"), (_KNOWN, _LEFT_OUT)
 
 
 def redact(text: str) -> str:
@@ -98,11 +62,9 @@ def redact(text: str) -> str:
     if "://" in text:
         for pattern, kept in _IN_URLS:
             text = pattern.sub(kept, text)
-    lowered = text.lower()
-    if any(hint in lowered for hint in _HINTS):
-        for pattern, kept in _ANYWHERE:
-            text = pattern.sub(kept, text)
-    return text
+    if any(map(_IS_SECRET_NAME.fullmatch, _NAME.findall(text))):
+        text = _BY_NAME.sub(r"\1\2***", text)
+    return _KNOWN.sub(_LEFT_OUT, _BEARER.sub(r"\1***", text))
 
 
 def has_password(url: str) -> bool:

@@ -54,7 +54,7 @@ from adapt.train.points import Place, Points
 from adapt.train.restarts import RestartLog
 from adapt.train.spikes import SpikeText
 from adapt.train.training_run import CARRIED, CHECKPOINTS, PROGRESS_FILE, Progress, TrainingRun, tell
-from adapt.train.worker_process import StarvationNotice, die_with_parent, only_run, use_threads
+from adapt.train.worker_process import die_with_parent, only_run, use_threads
 
 _LARGE = (f"{CHECKPOINTS}/", f"{BRANCHES}/", f"{MODEL_FOLDER}/", f"{CARRIED}/")
 """Folders of the stage whose files ranks do not read. The only exception is the checkpoint that a rank loads."""
@@ -101,12 +101,9 @@ def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
     with checkpoints.arriving():
         feeding = _feeding(job, progress.step, parts.loop.objective)
         with Trackers(job, progress.step, active=rank == 0) as trackers, feeding as batches:
-            starvation = StarvationNotice(folder)
 
             def report(metrics: dict[str, Any]) -> None:
                 trackers.log(parts.report(metrics))
-                if rank == 0 and "loss" in metrics:
-                    starvation.look(metrics)
 
             def save(reached: Progress) -> None:
                 with spent_on("checkpoint"):

@@ -11,7 +11,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from adapt.runner.lock import locked
 from adapt.support.heartbeat import beat
@@ -54,7 +53,7 @@ def keep_freed_memory() -> None:
 CORE_WAIT = "core_wait_share"
 """Name of the metric for the share of time that threads wait for a CPU core."""
 STARVED = 0.3
-"""The user is warned if threads spend at least this share of their time waiting for a CPU core."""
+"""The progress line shows the share of time that threads wait for a CPU core if it is at least this large."""
 _THREADS = Path("/proc/self/task")
 
 
@@ -93,39 +92,6 @@ def _times() -> dict[str, tuple[int, int]]:
                 ran, waited, _ = (_THREADS / thread / "schedstat").read_text().split()
                 times[thread] = int(ran), int(waited)
     return times
-
-
-class StarvationNotice:
-    """Warns the user once if workers wait too long for CPU cores in two consecutive reports.
-
-    Args:
-        folder: folder of the stage.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._was_starved = self._has_told = False
-
-    def look(self, report: dict[str, Any]) -> None:
-        """Checks a report, and writes the warning if it is due. Rank 0 calls it."""
-        is_starved = report.get(CORE_WAIT, 0) >= STARVED
-        if is_starved and self._was_starved and not self._has_told:
-            tell(self._folder, starvation(report[CORE_WAIT], os.nice(0)))
-            self._has_told = True
-        self._was_starved = is_starved
-
-
-def starvation(share: float, niceness: int) -> str:
-    """Returns the warning that a worker waits too long for CPU cores, with a remedy.
-
-    Args:
-        share: share of the time in which the worker was ready to run but had no core.
-        niceness: niceness of the workers. If it is above 0, other processes run first.
-    """
-    cause = f"a worker waits for a CPU core {share:.0%} of the time, because other processes use the cores"
-    if niceness > 0:
-        return f"{cause} first (the worker's niceness is {niceness}); start Ray's nodes with RAY_worker_niceness=0"
-    return f"{cause}; run fewer workers per machine, or fewer jobs at once"
 
 
 _PR_SET_PDEATHSIG = 1  # value from <linux/prctl.h>

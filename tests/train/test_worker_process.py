@@ -17,7 +17,7 @@ from adapt.train import worker_process
 from adapt.train.metric_trackers import following
 from adapt.train.training_run import METRICS_FILE, NOTICE_FILE
 from adapt.train.worker import rank_device
-from adapt.train.worker_process import CORE_WAIT, CoreWait, StarvationNotice, only_run, starvation, use_threads
+from adapt.train.worker_process import CoreWait, only_run, use_threads
 
 
 @pytest.mark.parametrize(("count", "shared_by", "expected"), [(4, 1, 4), (4, 2, 2), (1, 2, 1), (0.5, 1, 1)])
@@ -109,24 +109,6 @@ def test_three_processes_on_one_core_wait_most_of_the_time() -> None:
 def told(folder: Path) -> list[str]:
     file = folder / NOTICE_FILE
     return [json.loads(line)["said"] for line in file.read_text().splitlines()] if file.exists() else []
-
-
-def test_the_user_is_warned_once_at_the_second_consecutive_report(tmp_path: Path) -> None:
-    notice = StarvationNotice(tmp_path)
-    for share in (0.9, 0.1, 0.9):
-        notice.look({CORE_WAIT: share})
-    notice.look({})  # the value is missing if Linux does not measure it
-    notice.look({CORE_WAIT: 0.9})
-    assert told(tmp_path) == []
-    notice.look({CORE_WAIT: 0.62})
-    notice.look({CORE_WAIT: 0.9})
-    assert told(tmp_path) == [starvation(0.62, os.nice(0))]
-
-
-def test_the_fix_depends_on_the_priority() -> None:
-    assert "waits for a CPU core 62% of the time" in starvation(0.62, 15)
-    assert "start Ray's nodes with RAY_worker_niceness=0" in starvation(0.62, 15)
-    assert "fewer workers per machine" in starvation(0.62, 0)
 
 
 def live(folder: Path, rank: int, begun: threading.Event) -> threading.Thread:
