@@ -136,10 +136,17 @@ class MaskedLanguageModelling(Masking):
         return torch.arange(eligible.shape[1]).expand_as(eligible)
 
     def choose(self, batch: Batch, eligible: Tensor, heads: Tensor) -> Tensor:
-        """Chooses, in each row, the eligible positions with the smallest random numbers."""
+        """Chooses, in each row, the eligible positions with the smallest numbers of `ordering`."""
         wanted = self.budget(eligible).round().long().clamp(min=1)
-        order = self.draw(ORDER, batch).masked_fill(~eligible, 2.0).argsort(dim=1)
+        order = self.ordering(batch).masked_fill(~eligible, torch.inf).argsort(dim=1)
         return torch.zeros_like(eligible).scatter_(1, order, heads < wanted[:, None]) & eligible
+
+    def ordering(self, batch: Batch) -> Tensor:
+        """Returns the numbers by which the positions of a row are sorted before the first are chosen, float64 [B, L].
+
+        All positions are chosen with the same probability.
+        """
+        return self.draw(ORDER, batch)
 
 
 class MaskedNextToken(MaskedLanguageModelling):
@@ -210,14 +217,11 @@ class DifferenceMasking(MaskedLanguageModelling):
         """Reads the weights of words from the folder of stage `words`."""
         self.weights = WordWeights.load(folder)
 
-    def choose(self, batch: Batch, eligible: Tensor, heads: Tensor) -> Tensor:
-        """Chooses, in each row, the eligible positions with the largest u^(1/w), which have the smallest -ln(u) / w."""
-        wanted = self.budget(eligible).round().long().clamp(min=1)
+    def ordering(self, batch: Batch) -> Tensor:
+        """Returns -ln(u) / w for each position, float64 [B, L]. The largest u^(1/w) has the smallest -ln(u) / w."""
         starts = batch.marks[WORD_STARTS] | batch.starts | ~batch.real
         weights = self.weights.at(batch.tokens.numpy().ravel(), starts.numpy().ravel())
-        keys = -torch.log1p(-self.draw(ORDER, batch)) / torch.from_numpy(weights).view_as(eligible)
-        order = keys.masked_fill(~eligible, torch.inf).argsort(dim=1)
-        return torch.zeros_like(eligible).scatter_(1, order, heads < wanted[:, None]) & eligible
+        return -torch.log1p(-self.draw(ORDER, batch)) / torch.from_numpy(weights).view_as(batch.tokens)
 
 
 def length_distribution(stop: float, longest: int) -> Tensor:

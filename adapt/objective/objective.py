@@ -85,6 +85,8 @@ class Corrupted:
     """
     draws: torch.Tensor | None = None
     """A uniform random number in [0, 1) for each prediction, float64 [T]; None for objectives that draw no tokens."""
+    kept: torch.Tensor | None = None
+    """Whether the encoder sees each token, bool [B, L]; None for objectives without a decoder."""
     share: float | None = None
     """Number of predictions divided by number of tokens, both in the whole global batch. If None, both numbers are from
     these rows only."""
@@ -98,19 +100,12 @@ class Corrupted:
         if size >= len(self.input_ids):
             return [self]
         counts = [int(part.sum()) for part in self.positions.split(size)]
-        parts = zip(
-            self.input_ids.split(size),
-            self.real.split(size),
-            self.starts.split(size),
-            self.positions.split(size),
-            self.targets.split(counts),
-            [self.device] * len(counts),
-            [None] * len(counts) if self.rows is None else self.rows.split(size),
-            [None] * len(counts) if self.draws is None else self.draws.split(counts),
-            [self.share] * len(counts),
-            strict=True,
-        )
-        return [Corrupted(*part) for part in parts]
+        columns = {
+            name: tensor.split(counts if name in ("targets", "draws") else size)
+            for name, tensor in vars(self).items()
+            if isinstance(tensor, torch.Tensor)
+        }
+        return [replace(self, **dict(zip(columns, part, strict=True))) for part in zip(*columns.values(), strict=True)]
 
     def packed(self) -> Packed:
         """Returns the rows' text as one sequence without padding, on the device."""

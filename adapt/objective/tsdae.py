@@ -7,7 +7,7 @@ are 1, and no queries and keys are needed. Only a linear map of the vector remai
 dropout, residual and layer norm. These new modules are the only new weights, and they are not exported.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -29,28 +29,6 @@ POOLINGS = {"mean": "mean", "cls": "first"}
 """Names of poolings in `adapt.model.states.document_states`, keyed by the value of `tsdae.pooling`."""
 DELETION, FIRST_WEIGHTS = range(2)
 """Numbers of independent streams of random numbers: one for deleted words, one for initial weights."""
-
-
-@dataclass(frozen=True)
-class Denoised(Corrupted):
-    """Corrupted rows of texts. The encoder sees some of each text's words, and the decoder rebuilds the whole text."""
-
-    kept: Tensor | None = None
-    """Whether the encoder sees each token, bool [B, L]."""
-
-    def split(self, size: int) -> list[Corrupted]:
-        """Splits the rows into micro-batches of at most `size` rows."""
-        assert self.kept is not None
-        if size >= len(self.input_ids):
-            return [self]
-        plain = Corrupted(*(getattr(self, each.name) for each in fields(Corrupted)))
-        parts = zip(plain.split(size), self.kept.split(size), strict=True)
-        return [Denoised(**vars(part), kept=kept) for part, kept in parts]
-
-    def encoded(self) -> Packed:
-        """Returns the tokens that the encoder sees, packed into one sequence, on the device."""
-        assert self.kept is not None
-        return Packed.of(self.input_ids, self.real & self.kept, self.starts).to(self.device)
 
 
 class DecodedDocuments(Documents):
@@ -119,13 +97,12 @@ class Tsdae(Masking):
     [CLS] replaces the first token.
     """
 
-    Options = TsdaeOptions
+    options: TsdaeOptions = TsdaeOptions()
 
     def __init__(self, config: Any, tokenizer: Any, seed: int) -> None:
         super().__init__(config, tokenizer, seed)
         first = tokenizer.cls_token_id
         self.first_id = int(tokenizer.bos_token_id if first is None else first)
-        self.options = TsdaeOptions()
 
     def columns(self) -> tuple[str, ...]:
         """Returns the name of the column that marks where words start."""
@@ -142,7 +119,7 @@ class Tsdae(Masking):
         positions = goes_on.roll(-1, dims=1)
         positions[:, -1] = False
         targets = tokens.roll(-1, dims=1)[positions]
-        return Denoised(tokens, batch.real, batch.starts, positions, targets, kept=self.kept(batch))
+        return Corrupted(tokens, batch.real, batch.starts, positions, targets, kept=self.kept(batch))
 
     def kept(self, batch: Batch) -> Tensor:
         """Returns which tokens the encoder sees, bool [B, L]. The draws depend only on (seed, epoch, row, position)."""
@@ -176,7 +153,8 @@ class Tsdae(Masking):
 
     def _decoded(self, model: nn.Module, corrupted: Corrupted) -> Packed:
         """Encodes the texts, and returns the input of the decoder's pass."""
-        assert isinstance(corrupted, Denoised)
-        words, whole = corrupted.encoded(), corrupted.packed()
+        assert corrupted.kept is not None
+        seen = replace(corrupted, real=corrupted.real & corrupted.kept)  # the tokens that the encoder sees
+        words, whole = seen.packed(), corrupted.packed()
         vectors = document_states(states_of(model, words), words, POOLINGS[self.options.pooling])
         return Packed(whole.input_ids, whole.position_ids, DecodedDocuments(whole.documents, vectors))

@@ -59,11 +59,7 @@ class WordWeights:
     def at(self, tokens: np.ndarray, starts: np.ndarray) -> np.ndarray:
         """Returns the weight of each token's word, float64 [tokens]. See `hash_words` for the arguments."""
         hashes, sizes = hash_words(tokens, starts)
-        if not len(self.hashes):
-            return np.full(len(tokens), self.unknown)
-        places = np.searchsorted(self.hashes, hashes).clip(max=len(self.hashes) - 1)
-        found = np.where(self.hashes[places] == hashes, self.weights[places], self.unknown)
-        return np.repeat(found, sizes)
+        return np.repeat(_values_of(hashes, self.hashes, self.weights, self.unknown), sizes)
 
     def save(self, folder: Path) -> None:
         """Writes the weights into a folder."""
@@ -95,10 +91,7 @@ class Counts:
 
     def of(self, hashes: np.ndarray) -> np.ndarray:
         """Returns how often each word with these hashes occurs, int64 [words]; 0 for words without an entry."""
-        if not len(self.hashes):
-            return np.zeros(len(hashes), np.int64)
-        places = np.searchsorted(self.hashes, hashes).clip(max=len(self.hashes) - 1)
-        return np.where(self.hashes[places] == hashes, self.counts[places], 0)
+        return _values_of(hashes, self.hashes, self.counts, 0)
 
     def __add__(self, other: Counts) -> Counts:
         hashes, which = np.unique(np.concatenate((self.hashes, other.hashes)), return_inverse=True)
@@ -112,6 +105,14 @@ class Counts:
             return self
         kept = np.isin(self.hashes, hashes, assume_unique=True)
         return Counts(self.hashes[kept], self.counts[kept], self.words)
+
+
+def _values_of(hashes: np.ndarray, known: np.ndarray, values: np.ndarray, otherwise: float) -> np.ndarray:
+    """Returns the value of each hash. `values` has the values of the sorted hashes in `known`."""
+    if not len(known):
+        return np.full(len(hashes), otherwise, values.dtype)
+    places = np.searchsorted(known, hashes).clip(max=len(known) - 1)
+    return np.where(known[places] == hashes, values[places], otherwise)
 
 
 def hash_words(tokens: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

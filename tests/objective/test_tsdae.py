@@ -19,9 +19,9 @@ from adapt.method.table import check_method
 from adapt.model.packing.isolation import keep_documents_apart
 from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.masking import make
-from adapt.objective.objective import Batch
+from adapt.objective.objective import Batch, Corrupted
 from adapt.objective.table import TsdaeOptions
-from adapt.objective.tsdae import CROSS, Denoised
+from adapt.objective.tsdae import CROSS
 from adapt.parse import parse
 from adapt.stage.context import Context
 from adapt.support.errors import ConfigError
@@ -64,7 +64,7 @@ def objective(seed: int = 0, **options: Any) -> Any:
     return make(ObjectiveConfig("tsdae"), Sized(**vars(TOKENIZER)), seed, TsdaeOptions(**options))
 
 
-def pieces(denoised: Denoised) -> list[tuple[Tensor, Tensor]]:
+def pieces(denoised: Corrupted) -> list[tuple[Tensor, Tensor]]:
     """Returns the tokens of each text, and for each token whether the encoder sees it."""
     found = []
     for row in range(len(denoised.input_ids)):
