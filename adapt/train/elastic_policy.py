@@ -8,13 +8,11 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 import ray
-from ray.train import ScalingConfig
 
 from adapt.ray.private import (
     NoopDecision,
@@ -27,29 +25,19 @@ from adapt.ray.private import (
     TrainRunContext,
     free_resources,
     leaving_nodes,
-    with_policy,
     worker_resources,
 )
-from adapt.train.checkpoints.requested_checkpoints import RequestFile
 from adapt.train.checkpoints.stored_checkpoints import newest_whole
 from adapt.train.failure import culprits, failure_text, is_announced, ranks_of
 from adapt.train.restarts import Cause, RestartLog, RestartRules, without
-from adapt.train.training_run import tell
+from adapt.train.training_run import WISH_FILE, tell
 
-
-@dataclass(frozen=True)
-class Patience:
-    """Says how long to wait before the number of workers changes."""
-
-    settle_s: float = 5.0
-    """Time for which the possible number of workers must be stable before fewer than the maximum are started [s]."""
-    look_s: float = 5.0
-    """Time between two checks during training of whether the cluster has room for more workers [s]."""
-    looks: int = 4
-    """Number of consecutive checks that must find room for more workers before the group of workers grows."""
-
-
-PATIENCE = Patience()
+SETTLE_S = 5.0
+"""Time for which the possible number of workers must be stable before fewer than the maximum are started [s]."""
+GROWTH_LOOK_S = 5.0
+"""Time between two checks during training of whether the cluster has room for more workers [s]."""
+GROWTH_LOOKS = 4
+"""Number of consecutive checks that must find room for more workers before the group of workers grows."""
 
 
 class Sizing:
@@ -57,11 +45,11 @@ class Sizing:
 
     Args:
         worlds: possible numbers of workers, in ascending order.
-        patience: waiting times.
     """
 
-    def __init__(self, worlds: Sequence[int], patience: Patience) -> None:
-        self.worlds, self.patience = tuple(worlds), patience
+    def __init__(self, worlds: Sequence[int]) -> None:
+        self.worlds = tuple(worlds)
+        self._settle_s, self._looks = SETTLE_S, GROWTH_LOOKS  # sent to the process of Ray Train's controller
         self._room: int | None = None
         self._since = 0.0
         self._larger: list[int] = []
@@ -77,7 +65,7 @@ class Sizing:
         if room != self._room:
             self._room, self._since = room, now
         size = self._most_of(room)
-        if size is None or (size < self.worlds[-1] and now - self._since < self.patience.settle_s):
+        if size is None or (size < self.worlds[-1] and now - self._since < self._settle_s):
             return None
         self._room = None
         return size
@@ -93,8 +81,8 @@ class Sizing:
         if larger is None or larger <= size:
             self._larger = []
             return None
-        self._larger = [*self._larger, larger][-self.patience.looks :]
-        return min(self._larger) if len(self._larger) == self.patience.looks else None
+        self._larger = [*self._larger, larger][-self._looks :]
+        return min(self._larger) if len(self._larger) == self._looks else None
 
     def _most_of(self, room: int) -> int | None:
         return max((world for world in self.worlds if world <= room), default=None)
@@ -107,39 +95,22 @@ _SAID_S = 60.0
 """Time between two messages to the user that the run waits for free resources [s]."""
 
 
-@dataclass(frozen=True)
-class ElasticRun:
-    """Settings of a training run that the policy for the number of workers needs."""
-
-    rules: RestartRules
-    """Rules for restarts. Lost nodes are not failures, but count as restarts."""
-    asks_for_nodes: bool
-    """Whether the cluster may have an autoscaler. The policy then requests nodes for the maximum number of workers."""
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the stage."""
-        return self.rules.folder
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the checkpoints of the run."""
-        return self.rules.checkpoints
-
-
 class ElasticPolicy(ScalingPolicy):
     """Starts as many workers as the cluster has room for, and adds workers after a checkpoint.
 
     Args:
         scaling_config: configuration of Ray Train with the range of the number of workers.
-        sizing: decides on the number of workers.
-        run: settings of the training run.
+        worlds: possible numbers of workers, in ascending order.
+        rules: rules for restarts. Lost nodes are not failures, but count as restarts.
+        asks_for_nodes: whether the cluster may have an autoscaler. The policy then requests nodes for the maximum
+            number of workers.
     """
 
-    def __init__(self, scaling_config: Any, sizing: Sizing, run: ElasticRun) -> None:
+    def __init__(self, scaling_config: Any, worlds: Sequence[int], rules: RestartRules, asks_for_nodes: bool) -> None:
         super().__init__(scaling_config)
-        self._sizing, self._run, self._wish = sizing, run, RequestFile(run.folder)
-        self._log = RestartLog(run.folder)
+        self._sizing, self._rules, self._asks_for_nodes = Sizing(worlds), rules, asks_for_nodes
+        self._look_s = GROWTH_LOOK_S
+        self._wish, self._log = rules.folder / WISH_FILE, RestartLog(rules.folder)
         self._not_before = 0.0
         """Time before which no group is started [s]."""
         self._size = 0
@@ -155,8 +126,8 @@ class ElasticPolicy(ScalingPolicy):
 
     def after_controller_start(self, train_run_context: TrainRunContext) -> None:
         """Requests nodes from the autoscaler. Removes a checkpoint request that a killed run left behind."""
-        self._wish.withdraw()
-        if self._run.asks_for_nodes:
+        self._wish.unlink(missing_ok=True)
+        if self._asks_for_nodes:
             super().after_controller_start(train_run_context)
 
     def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
@@ -176,14 +147,15 @@ class ElasticPolicy(ScalingPolicy):
                 cause: Cause = "preemptions"
             else:
                 cause = "lost_nodes" if self._has_lost_a_node() else "failures"
-            wait = self._run.rules.after(cause, shorten(failure_text(error), _WIDTH), culprits(ranks))
+            wait = self._rules.after(cause, shorten(failure_text(error), _WIDTH), culprits(ranks))
             self._not_before = time.monotonic() + wait
 
     def on_controller_start_worker_group(self, *, scaling_config: Any, num_workers: int) -> dict[str, str] | None:
         """Returns the label selector that excludes nodes on which workers failed twice, or None if there are none."""
         bad = self._bad_nodes(free_slots(self._bundle))
         if bad:
-            tell(self._run.folder, f"workers failed twice on {self._log.avoid(bad)}; training goes on with other nodes")
+            names = self._log.avoid(bad)
+            tell(self._rules.folder, f"workers failed twice on {names}; training goes on with other nodes")
         return without(bad) or None
 
     def _bad_nodes(self, free: Mapping[str, int]) -> set[str]:
@@ -201,7 +173,7 @@ class ElasticPolicy(ScalingPolicy):
         Ray Train calls this method at the beginning, and after workers or nodes were lost.
         """
         self._ask_for_nodes()
-        self._wish.withdraw()
+        self._wish.unlink(missing_ok=True)
         room, now = self._room(), time.monotonic()
         if now < self._not_before:
             time.sleep(_AGAIN_S)
@@ -209,11 +181,11 @@ class ElasticPolicy(ScalingPolicy):
         if (size := self._sizing.start(room, now)) is None:
             if room < self._sizing.worlds[0] and now >= self._next_word:
                 self._next_word = now + _SAID_S
-                tell(self._run.folder, f"waiting: there is room for {self._workers(room)}")
+                tell(self._rules.folder, f"waiting: there is room for {self._workers(room)}")
             time.sleep(_AGAIN_S)  # the controller calls this method again at once
             return NoopDecision()
         self._next_word = 0.0
-        tell(self._run.folder, f"training with {self._workers(size)}")
+        tell(self._rules.folder, f"training with {self._workers(size)}")
         return self._resized(size)
 
     def make_decision_for_running_worker_group(
@@ -227,17 +199,17 @@ class ElasticPolicy(ScalingPolicy):
         self._held = Counter(worker.metadata.node_id for worker in worker_group_state.workers)
         if (now := time.monotonic()) < self._next_look:
             return NoopDecision()
-        self._next_look = now + (_AGAIN_S if self._wish.is_there else self._sizing.patience.look_s)
+        self._next_look = now + (_AGAIN_S if self._wish.exists() else self._look_s)
         size = len(worker_group_state.workers)
         if (larger := self._sizing.grow(size, self._room())) is None:
-            self._wish.withdraw()
-        elif not self._wish.is_there:
-            self._saved = newest_whole(self._run.checkpoints)
-            self._wish.make()
-        elif newest_whole(self._run.checkpoints) != self._saved:
-            self._wish.withdraw()
+            self._wish.unlink(missing_ok=True)
+        elif not self._wish.exists():
+            self._saved = newest_whole(self._rules.checkpoints)
+            self._wish.write_text("a checkpoint, before the group of workers grows\n")
+        elif newest_whole(self._rules.checkpoints) != self._saved:
+            self._wish.unlink(missing_ok=True)
             self._log.note("resizes")
-            tell(self._run.folder, f"training goes on with {self._workers(larger)}, because there is room")
+            tell(self._rules.folder, f"training goes on with {self._workers(larger)}, because there is room")
             return self._resized(larger)
         return NoopDecision()
 
@@ -263,23 +235,11 @@ class ElasticPolicy(ScalingPolicy):
         return f"{number} worker{'' if number == 1 else 's'} (allowed: {allowed})"
 
     def _ask_for_nodes(self) -> None:
-        if self._run.asks_for_nodes:
+        if self._asks_for_nodes:
             self._maybe_send_resource_request()  # type: ignore[no-untyped-call]
 
     def _get_num_workers_for_resource_request(self) -> int:
         return int(self.scaling_config.max_workers)
-
-
-def with_elastic_policy(trainer: Any, scaling: ScalingConfig, sizes: Sequence[int], run: ElasticRun) -> Any:
-    """Replaces the trainer's policy for the number of ranks with our policy, and returns the trainer.
-
-    Args:
-        trainer: trainer of Ray Train.
-        scaling: configuration of Ray Train with the range of the number of workers.
-        sizes: possible numbers of workers, in ascending order.
-        run: settings of the training run.
-    """
-    return with_policy(trainer, ElasticPolicy(scaling, Sizing(sizes, PATIENCE), run))
 
 
 _ANSWER_S = 2.0

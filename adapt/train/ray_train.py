@@ -139,9 +139,11 @@ def on_all_ranks(run: RankedRun) -> None:
             run_config=_run_config(run, bool(local), avoided),
         )
         if len(run.sizes) > 1:
-            from adapt.train.elastic_policy import ElasticRun, with_elastic_policy  # imports private names of Ray
+            from adapt.ray.private import with_policy
+            from adapt.train.elastic_policy import ElasticPolicy  # imports private names of Ray
 
-            trainer = with_elastic_policy(trainer, scaling, run.sizes, ElasticRun(run.rules, asks_for_nodes=not local))
+            policy = ElasticPolicy(scaling, run.sizes, run.rules, asks_for_nodes=not local)
+            trainer = with_policy(trainer, policy)
         try:
             with following(run.folder / METRICS_FILE, run.folder / NOTICE_FILE):
                 _fit(trainer, run, local)

@@ -44,7 +44,7 @@ class ToyRun:
 def main(told: ToyRun) -> None:
     from adapt.train import elastic_policy
 
-    elastic_policy.PATIENCE = elastic_policy.Patience(settle_s=2, look_s=0.5, looks=3)
+    elastic_policy.SETTLE_S, elastic_policy.GROWTH_LOOK_S, elastic_policy.GROWTH_LOOKS = 2.0, 0.5, 3
     failures = told.max_failures
     resources = ResourcesConfig(address=told.address, workers=told.workers, gpus_per_worker=0, max_failures=failures)
     connect(resources)

@@ -20,11 +20,10 @@ from ray.util import placement_group, remove_placement_group
 from adapt.ray.private import NoopDecision, PreemptionError, ReschedulingState, ResizeDecision, RestartingState
 from adapt.support.errors import TrainingError
 from adapt.train import elastic_policy
-from adapt.train.checkpoints.requested_checkpoints import RequestFile
 from adapt.train.checkpoints.stored_checkpoints import folder_name
-from adapt.train.elastic_policy import ElasticPolicy, ElasticRun, Patience, Sizing, free_slots
+from adapt.train.elastic_policy import ElasticPolicy, Sizing, free_slots
 from adapt.train.restarts import RestartLog, RestartRules
-from adapt.train.training_run import NOTICE_FILE
+from adapt.train.training_run import NOTICE_FILE, WISH_FILE
 from tests.train.checkpoints.sealed import seal
 
 
@@ -38,10 +37,9 @@ class World:
         monkeypatch.setattr(elastic_policy, "time", clock)
         monkeypatch.setattr(elastic_policy, "free_slots", lambda bundle: self.free)
         scaling = ScalingConfig(num_workers=(1, 3), resources_per_worker={"CPU": 1.0})
-        sizing = Sizing((1, 2, 3), Patience(settle_s=5, look_s=5, looks=2))
-        self.policy = ElasticPolicy(
-            scaling, sizing, ElasticRun(RestartRules(folder, folder / "run", 2, max_idle_restarts=9), False)
-        )
+        monkeypatch.setattr(elastic_policy, "GROWTH_LOOKS", 2)
+        rules = RestartRules(folder, folder / "run", 2, max_idle_restarts=9)
+        self.policy = ElasticPolicy(scaling, (1, 2, 3), rules, asks_for_nodes=False)
         self.policy.after_controller_start(SimpleNamespace())  # the policy has no cluster to connect to
 
     def _sleep(self, seconds: float) -> None:
@@ -75,7 +73,7 @@ class World:
 
     @property
     def is_wished(self) -> bool:
-        return RequestFile(self.folder).is_there
+        return (self.folder / WISH_FILE).exists()
 
     @property
     def told(self) -> str:
@@ -236,7 +234,7 @@ class DeadError(Exception):
 
 
 def test_a_request_left_by_a_killed_run_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    RequestFile(tmp_path).make()
+    (tmp_path / WISH_FILE).touch()
     assert not World(tmp_path, monkeypatch).is_wished
 
 
@@ -292,11 +290,8 @@ def _soon(room: int = 0) -> dict[str, int]:
     return free_slots({"CPU": 1.0})
 
 
-PATIENCE = Patience(settle_s=5, look_s=1, looks=3)
-
-
 def sizing(*worlds: int) -> Sizing:
-    return Sizing(worlds, PATIENCE)
+    return Sizing(worlds)
 
 
 def test_it_starts_at_once_with_the_largest_number() -> None:
@@ -327,13 +322,13 @@ def test_a_second_start_waits_again() -> None:
 @pytest.mark.parametrize(
     ("rooms", "found"),
     [
-        ([3, 3, 3], [None, None, 3]),
-        ([3, 3, 1, 3, 3, 3], [None] * 5 + [3]),  # the free slots disappeared once
+        ([3, 3, 3, 3], [None, None, None, 3]),
+        ([3, 3, 1, 3, 3, 3, 3], [None] * 6 + [3]),  # the free slots disappeared once
         # the number of free slots rose: the minimum over the last checks counts
-        ([2, 3, 3, 3], [None, None, 2, 3]),
-        ([1, 1, 1, 1], [None] * 4),
-        ([0, 0, 0, 0], [None] * 4),  # a healthy group does not shrink
-        ([9, 9, 9], [None, None, 4]),
+        ([2, 3, 3, 3, 3], [None, None, None, 2, 3]),
+        ([1, 1, 1, 1, 1], [None] * 5),
+        ([0, 0, 0, 0, 0], [None] * 5),  # a healthy group does not shrink
+        ([9, 9, 9, 9], [None, None, None, 4]),
     ],
 )
 def test_it_grows_after_several_consecutive_checks_found_room(rooms: list[int], found: list[int | None]) -> None:
@@ -343,14 +338,14 @@ def test_it_grows_after_several_consecutive_checks_found_room(rooms: list[int], 
 
 def test_a_start_resets_the_checks() -> None:
     size = sizing(1, 2)
-    assert [size.grow(1, 2), size.grow(1, 2)] == [None, None]
+    assert [size.grow(1, 2) for _ in range(3)] == [None] * 3
     assert size.start(2, now=0.0) == 2
     assert size.grow(1, 2) is None
 
 
 @given(st.sets(st.integers(1, 9), min_size=1), st.integers(0, 12))
 def test_it_never_starts_more_than_there_is_room_for(worlds: set[int], room: int) -> None:
-    size = Sizing(sorted(worlds), PATIENCE)
+    size = Sizing(sorted(worlds))
     size.start(room, now=0.0)
     started = size.start(room, now=50.0)
     fitting = [world for world in worlds if world <= room]

@@ -33,30 +33,6 @@ _UNTOLD_S = 120.0
 
 
 @dataclass
-class RequestFile:
-    """The file by which the policy for the number of workers requests a checkpoint.
-
-    Args:
-        folder: folder of the stage.
-    """
-
-    folder: Path
-
-    @property
-    def is_there(self) -> bool:
-        """Whether a checkpoint is requested."""
-        return (self.folder / WISH_FILE).exists()
-
-    def make(self) -> None:
-        """Requests a checkpoint by creating the file."""
-        (self.folder / WISH_FILE).write_text("a checkpoint, before the group of workers grows\n")
-
-    def withdraw(self) -> None:
-        """Withdraws the request by removing the file."""
-        (self.folder / WISH_FILE).unlink(missing_ok=True)
-
-
-@dataclass
 class CheckpointRequests:
     """Receives requests for checkpoints on a rank.
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from adapt.support.errors import BudgetError
 from adapt.support.schema import END_FILE
 from adapt.train.checkpoints import requested_checkpoints
-from adapt.train.checkpoints.requested_checkpoints import CheckpointRequests, RequestFile
+from adapt.train.checkpoints.requested_checkpoints import CheckpointRequests
 from adapt.train.failure import NodeLeaves
 from adapt.train.training_run import Progress
 from tests.train.toy import Case, build, feed
@@ -44,16 +44,13 @@ def looks(wishes: CheckpointRequests, clock: Clock, seconds: int = 3) -> list[bo
 
 
 def test_a_request_is_seen_once(tmp_path: Path, clock: Clock) -> None:
-    wishes, file = CheckpointRequests(looks=True, folder=tmp_path), RequestFile(tmp_path)
+    wishes, file = CheckpointRequests(looks=True, folder=tmp_path), tmp_path / requested_checkpoints.WISH_FILE
     assert not any(looks(wishes, clock))
-    file.make()
-    assert file.is_there
+    file.touch()
     assert looks(wishes, clock) == [True, False, False]
-    file.withdraw()
-    file.withdraw()
-    assert not file.is_there
-    file.make()
-    os.utime(tmp_path / requested_checkpoints.WISH_FILE, (7, 7))
+    file.unlink()
+    file.touch()
+    os.utime(file, (7, 7))
     assert looks(wishes, clock) == [True, False, False]
 
 
