@@ -45,11 +45,6 @@ class Masking(Objective):
 
     Of the predicted tokens, 80% are shown as the mask token, 10% as a random ordinary token and 10% unchanged
     (the shares are configurable; Devlin et al. 2019). All draws depend only on (seed, epoch, row, position).
-
-    Args:
-        config: the shares of predicted, masked and random tokens.
-        tokenizer: the model's tokenizer, which defines the special tokens and the mask token.
-        seed: the run's seed.
     """
 
     replaces_units = False
@@ -334,12 +329,6 @@ def uniform(seed: int, stream: int, epochs: torch.Tensor, rows: torch.Tensor, le
 
 def make(config: ObjectiveConfig, tokenizer: PreTrainedTokenizerBase, seed: int, options: Any = None) -> Objective:
     """Creates the objective of a configuration.
-
-    Args:
-        config: configuration with the objective's kind and shares.
-        tokenizer: the model's tokenizer.
-        seed: seed of all draws.
-        options: the objective's own options (`adapt.objective.table.objective_options`).
 
     Raises:
         ConfigError: a user's own objective cannot be imported, or is not an objective.

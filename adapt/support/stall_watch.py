@@ -178,12 +178,7 @@ def read_stalls(folder: Path) -> list[Stall]:
 
 
 def waits_for_others(stack: str, thread: int) -> bool:
-    """Returns whether the working thread is in a collective of PyTorch, DeepSpeed or Ray Train.
-
-    Args:
-        stack: Python stacks of all threads.
-        thread: identifier of the working thread.
-    """
+    """Returns whether the working thread is in a collective of PyTorch, DeepSpeed or Ray Train."""
     places = "torch/distributed", "deepspeed/comm", "ray/train"
     return any(place in frame for frame in _working(stack, thread)[:8] for place in places)
 
@@ -227,11 +222,7 @@ def _short(frame: str) -> str:
 
 
 class CoreDelays:
-    """Measures how long a process waits for a CPU core. Such a wait is not a stall, because other processes run.
-
-    Args:
-        pid: number of the process.
-    """
+    """Measures how long a process waits for a CPU core. Such a wait is not a stall, because other processes run."""
 
     def __init__(self, pid: int) -> None:
         self._pid, self._delays = pid, delays_of(pid)

@@ -250,9 +250,6 @@ def free_slots(bundle: Mapping[str, float]) -> dict[str, int]:
 
     Leaves out nodes that do not answer or are about to leave. Contacts each node directly, because Ray takes 15 s to
     detect a lost node.
-
-    Args:
-        bundle: resources that a worker reserves.
     """
     free, leaving = free_resources(), leaving_nodes()
     nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in leaving}

@@ -127,11 +127,6 @@ def new_stalls(folder: Path, past: set[Path], is_unanswered: bool) -> set[Path]:
 
     A rank that is stopped answers neither Ray nor the other ranks. If Ray reports this first, waits until the watcher
     of the rank has recorded what the rank is doing.
-
-    Args:
-        folder: folder of the stage.
-        past: folders of earlier stalls.
-        is_unanswered: whether Ray has reported that a rank does not answer.
     """
     end = time.monotonic() + (_STATED_S if is_unanswered else 0.0)
     while not (stalled := stalls_in(folder) - past) and time.monotonic() < end:
@@ -140,11 +135,7 @@ def new_stalls(folder: Path, past: set[Path], is_unanswered: bool) -> set[Path]:
 
 
 def stall_error(folders: Iterable[Path]) -> StallError:
-    """Returns an error that names the stalled processes, for which the other processes waited.
-
-    Args:
-        folders: folders of the stalls.
-    """
+    """Returns an error that names the stalled processes, for which the other processes waited."""
     stalls = [stall for folder in folders for stall in blamed(read_stalls(folder))]
     return StallError(
         f"{'; '.join(stall.what() for stall in stalls)} (all stacks: {', '.join(map(str, folders))})",
@@ -192,13 +183,7 @@ def _short(message: str) -> str:
 
 
 def takes_less(training: TrainingConfig, workers: Workers, sequences: int) -> str:
-    """Returns a change of the configuration that needs less memory, as a fix for an error message.
-
-    Args:
-        training: training settings.
-        workers: number or range of training processes.
-        sequences: number of sequences per pass when memory ran out.
-    """
+    """Returns a change of the configuration that needs less memory, as a fix for an error message."""
     if sequences > 1:
         return f"set training.micro_batch to {smaller_micro_batch(training, workers, sequences)}"
     if not training.gradient_checkpointing:
@@ -210,14 +195,7 @@ def takes_less(training: TrainingConfig, workers: Workers, sequences: int) -> st
 def memory_errors(
     training: TrainingConfig, workers: Workers, sequences: int, steps: Callable[[], int] = lambda: 0
 ) -> Iterator[None]:
-    """Converts the error of a device that ran out of memory to a DeviceMemoryError with a fix.
-
-    Args:
-        training: training settings.
-        workers: number or range of training processes.
-        sequences: number of sequences per pass.
-        steps: function that returns the number of completed steps.
-    """
+    """Converts the error of a device that ran out of memory to a DeviceMemoryError with a fix."""
     before = steps()
     try:
         yield
@@ -233,12 +211,7 @@ PASS_FILE = "pass.json"
 
 
 def note_pass(folder: Path, sequences: int) -> None:
-    """Writes the number of sequences per pass to a file.
-
-    Args:
-        folder: folder of the stage.
-        sequences: number of sequences per pass.
-    """
+    """Writes the number of sequences per pass to a file."""
     write_atomically(folder / PASS_FILE, json.dumps({"micro_batch": sequences}))
 
 
@@ -248,10 +221,6 @@ def memory_kills(config: Config, folder: Path) -> Iterator[None]:
 
     The new error names the number of sequences per pass. If the worker was killed before its first pass, for example
     while it loaded the model, the error is not converted, because fewer sequences would not help.
-
-    Args:
-        config: configuration of the training run.
-        folder: folder of the stage.
     """
     pass_file = folder / PASS_FILE
     pass_file.unlink(missing_ok=True)

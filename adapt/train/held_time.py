@@ -52,9 +52,6 @@ def spent_on(cause: Loss) -> Iterator[None]:
     """Counts the time of the block as lost to a cause. The time of nested blocks is not counted twice.
 
     Any code that a rank runs between or within steps may use it, but only the time of rank 0 is recorded.
-
-    Args:
-        cause: what the devices wait for, such as `evaluation`.
     """
     began, before = time.perf_counter(), counted_seconds()
     try:
@@ -75,12 +72,7 @@ def counted_seconds() -> float:
 
 @dataclass
 class HeldLog:
-    """Writes the time of a group of ranks to the file. Only rank 0 has a folder; on other ranks, nothing is written.
-
-    Args:
-        folder: folder of the stage.
-        devices: number of devices of the group.
-    """
+    """Writes the time of a group of ranks to the file. Only rank 0 has a folder; on other ranks, nothing is written."""
 
     folder: Path | None = None
     devices: int = 1

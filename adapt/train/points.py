@@ -85,20 +85,12 @@ class PointMeasure(Protocol):
 
 @dataclass
 class Points:
-    """The measurements of one training run on a rank.
-
-    Args:
-        engine: engine with the model.
-        measures: functions that measure the model.
-        interval: number of steps between two measurements.
-        training: training settings, with the rules that end a run early.
-        objective: objective of the run.
-        method: method of the run.
-    """
+    """The measurements of one training run on a rank."""
 
     engine: Engine
     measures: Sequence[Figures]
     interval: int
+    """Number of steps between two measurements."""
     training: TrainingConfig
     objective: Objective
     method: Method

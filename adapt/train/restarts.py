@@ -77,11 +77,7 @@ def summed_restarts(parts: Sequence[Restarts | None]) -> Restarts | None:
 
 
 class RestartLog:
-    """Writes and reads the log of a training run's failures and starts.
-
-    Args:
-        folder: folder of the stage.
-    """
+    """Writes and reads the log of a training run's failures and starts."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -175,11 +171,7 @@ class RestartLog:
         return {node for node, count in failed.items() if count >= _BAD}
 
     def avoid(self, nodes: Collection[str]) -> str:
-        """Records that no worker runs on some nodes from now on. Returns the names of the nodes for messages.
-
-        Args:
-            nodes: ids of the nodes.
-        """
+        """Records that no worker runs on nodes with these ids from now on. Returns the nodes' names for messages."""
         named = self.named(nodes)
         if not set(nodes) <= self.avoided():
             self._add({"avoided": sorted(nodes), "called": named})
@@ -260,11 +252,6 @@ class RestartRules:
 
         There is no wait if a new checkpoint was saved since the last restart. Otherwise, the wait doubles with each
         restart, from 2 s to at most 60 s.
-
-        Args:
-            cause: what happened.
-            why: description for people.
-            ranks: ranks that caused the restart, if they are known.
 
         Raises:
             TrainingError: a limit is exceeded, so the run does not start again.

@@ -46,10 +46,6 @@ def shapes_of(training: TrainingConfig, steps: int) -> tuple[Shape, ...]:
     """Returns the shapes of the batches of a run, in their order. Without ramps, all steps have one shape.
 
     The shape of a step follows from the number of tokens before it, so a resumed run has the same batches.
-
-    Args:
-        training: training settings.
-        steps: number of steps of the run.
     """
     shapes: list[Shape] = []
     tokens = step = 0

@@ -201,12 +201,7 @@ def described(end: EarlyEnd | None, points: Sequence[Point]) -> list[str]:
 
 
 def kept(points: Sequence[Point], training: TrainingConfig) -> list[str]:
-    """Says which model `training.keep: best` exports. Returns an empty list for runs without this option.
-
-    Args:
-        points: all measurements of the run.
-        training: training settings.
-    """
+    """Says which model `training.keep: best` exports. Returns an empty list for runs without this option."""
     chosen = exported_point(points, training)
     if chosen is None or training.keep != "best":
         return []

@@ -165,11 +165,6 @@ def as_inherited(progress: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tell(folder: Path, message: str) -> None:
-    """Adds a message for the user to the file of notices.
-
-    Args:
-        folder: folder of the stage.
-        message: message that the driver prints.
-    """
+    """Adds a message for the user to the file of notices."""
     with suppress(OSError):  # an error is ignored, because a failure to write a message must not end the run
         at_home(folder, add_text, folder / NOTICE_FILE, json.dumps({"said": message}) + "\n")

@@ -110,10 +110,6 @@ def only_run(folder: Path, rank: int) -> Iterator[None]:
     """Makes rank 0 wait until rank 0 of an earlier run has ended.
 
     The earlier rank 0 may still run on another node after its driver died. The other ranks wait for the new rank 0.
-
-    Args:
-        folder: folder of the stage.
-        rank: rank of this process.
     """
     if rank:
         yield

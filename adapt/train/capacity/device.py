@@ -76,10 +76,6 @@ def quick_bf16(features: Collection[str], is_intel: bool) -> bool:
 
     This is true for AMD's CPUs with AVX512-BF16, and for Intel's CPUs with AVX512-BF16 and AMX. On an Intel Xeon
     without AMX, bf16 took 1.7 times as long as fp32. Virtual machines may hide AMX.
-
-    Args:
-        features: names of the CPU's features in Linux.
-        is_intel: whether Intel made the CPU.
     """
     return "avx512_bf16" in features and ("amx_bf16" in features or not is_intel)
 
