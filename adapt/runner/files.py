@@ -1,13 +1,15 @@
 """Writes files atomically: a killed process leaves either the old or the new file. Explains write errors."""
 
 import errno
+import json
 import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from adapt.support.errors import StorageError
 
@@ -25,16 +27,6 @@ def write_atomically(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-
-
-def add_text(path: Path, text: str) -> None:
-    """Adds a text to the end of a file.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    with path.open("a", encoding="utf-8") as file:
-        file.write(text)
 
 
 @contextmanager
@@ -197,3 +189,25 @@ def _variable_of(file: Path) -> str:
         if (value := os.environ.get(variable)) and file.is_relative_to(Path(value).absolute()):
             return variable
     return "TMPDIR" if file.is_relative_to(tempfile.gettempdir()) else "the option that names it"
+
+
+def add_line(path: Path, values: Mapping[str, Any]) -> None:
+    """Adds a line to a file of JSON lines. Leaves an incomplete line of a killed process on a line of its own.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with path.open("ab+") as file:
+        file.seek(max(file.tell() - 1, 0))
+        is_torn = file.read(1) not in (b"", b"\n")
+        file.write(b"\n" * is_torn + json.dumps(values).encode() + b"\n")
+
+
+def lines_in(path: Path) -> list[dict[str, Any]]:
+    """Reads the objects of a file of JSON lines, without incomplete lines. Returns an empty list if it is missing."""
+    lines = []
+    with suppress(OSError):
+        for text in path.read_text(errors="replace").splitlines():
+            with suppress(ValueError):
+                lines.append(json.loads(text))
+    return [line for line in lines if isinstance(line, dict)]

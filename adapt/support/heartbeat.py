@@ -203,19 +203,6 @@ def end_watch() -> None:
 
 
 @contextmanager
-def under_watch(name: str, folder: Path, limits: Limits, **settings: Any) -> Iterator[None]:
-    """Watches this process inside the block, and kills it if it makes no progress.
-
-    The arguments are those of `begin_watch`.
-    """
-    begin_watch(name, folder, limits, **settings)
-    try:
-        yield
-    finally:
-        end_watch()
-
-
-@contextmanager
 def watched_to_the_end() -> Iterator[None]:
     """Ends the watch of this process after the block. The watch must have begun earlier."""
     try:

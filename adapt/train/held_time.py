@@ -10,7 +10,6 @@ kind:
 - `spent`, by rank 0: the number of completed steps, and the seconds spent on each cause since the previous line.
 """
 
-import json
 import os
 import threading
 import time
@@ -24,7 +23,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import psutil
 
 from adapt.ray.node_files import at_home
-from adapt.runner.files import add_text
+from adapt.runner.files import add_line, lines_in
 
 HELD_FILE = "held_time.jsonl"
 """Name of the file with the counts, in the stage's folder."""
@@ -106,7 +105,7 @@ class HeldLog:
 def _add_line(folder: Path, kind: str, at: float | None = None, **values: Any) -> None:
     line = {"time": round(time.time() if at is None else at, 3), "kind": kind, **values}
     with suppress(OSError):  # an error is ignored, because a failure to count time must not end the run
-        at_home(folder, add_text, folder / HELD_FILE, json.dumps(line) + "\n")
+        at_home(folder, add_line, folder / HELD_FILE, line)
 
 
 @contextmanager
@@ -193,14 +192,7 @@ class HeldTime:
 
 def _lines(folder: Path) -> list[dict[str, Any]]:
     """Reads the complete lines of a stage's file. Leaves out lines that a crash has cut off."""
-    lines = []
-    with suppress(OSError):
-        for text in (folder / HELD_FILE).read_text(errors="replace").splitlines():
-            with suppress(ValueError):
-                line = json.loads(text)
-                if isinstance(line, dict) and "time" in line and "kind" in line:
-                    lines.append(line)
-    return lines
+    return [line for line in lines_in(folder / HELD_FILE) if "time" in line and "kind" in line]
 
 
 @dataclass

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from adapt.config import TrackingConfig, flat
-from adapt.runner.files import write_atomically
+from adapt.runner.files import lines_in, write_atomically
 from adapt.support.errors import ConfigError
 from adapt.support.redact import has_password, redacted
 from adapt.terminal.console import duration, log
@@ -163,8 +163,8 @@ class File:
     """
 
     def __init__(self, path: Path, step: int) -> None:
-        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
-        write_atomically(path, "".join(line + "\n" for line in lines if step and _step(line) <= step))
+        lines = [line for line in lines_in(path) if isinstance(line.get("step"), int) and line["step"] <= step]
+        write_atomically(path, "".join(json.dumps(line) + "\n" for line in lines if step))
         self._file = path.open("a", buffering=1)
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
@@ -174,13 +174,6 @@ class File:
     def close(self, failed: bool) -> None:
         """Closes the file."""
         self._file.close()
-
-
-def _step(line: str) -> float:
-    try:
-        return int(json.loads(line)["step"])
-    except (ValueError, TypeError, KeyError):
-        return float("inf")
 
 
 class TensorBoard:

@@ -11,7 +11,6 @@ Train itself would free cores and GPUs through Ray's dashboard, which does not r
 
 import os
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -40,7 +39,7 @@ from adapt.train.restarts import Cause, RestartLog, RestartRules
 from adapt.train.training_run import tell
 
 _RESERVED = "placement_group"
-_LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+_LOOPBACK = "lo"
 _ANSWER_S = 60.0
 """Maximum time until the watch of each new rank has begun [s]. On an idle machine, this takes less than a second."""
 _LOOK_S = 5.0

@@ -4,17 +4,17 @@ The log is the file `restarts.jsonl` in the stage's folder. It is on the job's n
 processes write to it: the driver, Ray Train's controller and rank 0.
 """
 
-import json
 import os
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from adapt.runner.files import add_line, lines_in
 from adapt.support.errors import TrainingError
 from adapt.support.versions import untried
 from adapt.train.checkpoints.stored_checkpoints import newest_whole, step_of
@@ -138,11 +138,7 @@ class RestartLog:
 
     def lines(self) -> list[dict[str, Any]]:
         """Returns all lines of the log. Incomplete lines of a killed process are left out."""
-        try:
-            text = (self._folder / RESTARTS_FILE).read_text(errors="replace")
-        except OSError:
-            return []
-        return list(_parsed(text))
+        return [line for line in lines_in(self._folder / RESTARTS_FILE) if {"time"} < line.keys()]
 
     def pending(self) -> list[dict[str, Any]]:
         """Returns the causes that were recorded since the last start of the workers."""
@@ -218,8 +214,8 @@ class RestartLog:
             return 0, time.time()
 
     def _add(self, line: dict[str, Any]) -> None:
-        with suppress(OSError), (self._folder / RESTARTS_FILE).open("a") as file:
-            file.write("\n" + json.dumps({**line, "time": time.time()}) + "\n")  # the last line may be incomplete
+        with suppress(OSError):
+            add_line(self._folder / RESTARTS_FILE, {**line, "time": time.time()})
 
 
 def workers_failed(why: str) -> TrainingError:
@@ -277,13 +273,3 @@ class RestartRules:
 def without(nodes: Collection[str]) -> dict[str, str]:
     """Returns the label selector of Ray that excludes some nodes, by their ids."""
     return {"ray.io/node-id": f"!in({','.join(sorted(nodes))})"} if nodes else {}
-
-
-def _parsed(text: str) -> Iterator[dict[str, Any]]:
-    for line in text.splitlines():
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(value, dict) and {"time"} < value.keys():
-            yield value

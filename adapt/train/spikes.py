@@ -6,7 +6,6 @@ their standard deviation. Unlike mean and standard deviation, m and MAD hardly c
 decision needs n / 2 values, so only non-finite values are spikes in the first n / 2 steps.
 """
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from adapt.config import TrainingConfig
 from adapt.corpus.sample_order import samples
 from adapt.corpus.token_shards import TokenStream
 from adapt.ray.node_files import at_home
-from adapt.runner.files import add_text
+from adapt.runner.files import add_line
 from adapt.support.errors import TrainingError
 from adapt.support.schema import SHARD_GLOB
 from adapt.train.training_run import Progress, TrainingRun, tell
@@ -157,7 +156,7 @@ class SpikeText:
         located = self._located(spike.step).items()
         text = {source: {"rows": rows, "documents": ranges} for source, (rows, ranges) in located}
         values = {"step": spike.step, "loss": _known(spike.loss), "gradient_norm": _known(spike.norm), "why": spike.why}
-        at_home(folder, add_text, folder / SPIKES_FILE, json.dumps({**values, "text": text}) + "\n")
+        at_home(folder, add_line, folder / SPIKES_FILE, {**values, "text": text})
         tell(folder, f"step {spike.step} is skipped: {spike.why}; {self.named(spike.step)} (see {SPIKES_FILE})")
 
     def _located(self, step: int) -> dict[str, tuple[list[int], list[tuple[int, int]]]]:

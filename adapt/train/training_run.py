@@ -3,7 +3,6 @@
 The files hold progress, metrics and notices. Notices are messages to the user, who does not see the workers' output.
 """
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from adapt.config import Config
 from adapt.model.locate import Pretrained
 from adapt.ray.node_files import at_home
-from adapt.runner.files import add_text
+from adapt.runner.files import add_line
 
 if TYPE_CHECKING:
     from adapt.corpus.sample_order import Mixture
@@ -167,4 +166,4 @@ def as_inherited(progress: Mapping[str, Any]) -> dict[str, Any]:
 def tell(folder: Path, message: str) -> None:
     """Adds a message for the user to the file of notices."""
     with suppress(OSError):  # an error is ignored, because a failure to write a message must not end the run
-        at_home(folder, add_text, folder / NOTICE_FILE, json.dumps({"said": message}) + "\n")
+        at_home(folder, add_line, folder / NOTICE_FILE, {"said": message})

@@ -19,7 +19,7 @@ LIMIT_S = 1.0
 SCRIPT = """
 import ctypes, socket, sys, threading, time
 from pathlib import Path
-from adapt.support.heartbeat import IDLE, Limits, beat, under_watch
+from adapt.support.heartbeat import IDLE, Limits, beat, begin_watch, watched_to_the_end
 
 name, folder, what = sys.argv[1:]
 
@@ -74,7 +74,8 @@ def is_patient():
     time.sleep(2.5)
 
 group = {"size": 2, "group": "group"} if "rank" in name else {"starts": {socket.gethostname(): 0.1}}
-with under_watch(name, Path(folder), Limits.of_rank(1.0), **group):
+begin_watch(name, Path(folder), Limits.of_rank(1.0), **group)
+with watched_to_the_end():
     print("begun", flush=True)
     globals()[what]()
 """
