@@ -30,7 +30,7 @@ from adapt.corpus.decontamination import EvaluationIndex, evaluation_index
 from adapt.corpus.entities import Span, Tagged
 from adapt.corpus.files.formats import Bad, fix_of
 from adapt.corpus.files.manifest import read_slice, slices_of
-from adapt.corpus.heldout import MEASURED, TRAINED, Measured
+from adapt.corpus.heldout import Measured
 from adapt.runner.files import file_aside
 from adapt.support.errors import DataError
 
@@ -51,6 +51,8 @@ class Tally:
     """Number of changes that cleaning blocks made in the kept documents, keyed by kind of change."""
     first_bad: dict[str, str] = field(default_factory=dict)
     """File and number of the first unreadable record, keyed by reason."""
+    ordinals: int = field(default=0, compare=False)
+    """Number of documents that pass all blocks and the check for evaluation texts (see `Sieve.duplicates`)."""
 
     @property
     def seen(self) -> int:
@@ -70,6 +72,7 @@ class Tally:
     def add(self, other: "Tally") -> None:
         """Adds the numbers of records of a later part of the corpus."""
         self.kept += other.kept
+        self.ordinals += other.ordinals
         for mine, theirs in (
             (self.bad, other.bad),
             (self.dropped, other.dropped),
@@ -134,13 +137,11 @@ Check = Callable[[Sequence[str]], Sequence[Drop | None]]
 Reject = Callable[[str, str, int, str], None]
 """Function that receives a dropped document: the reason, the file, its number in the file (from 1), and the text."""
 DUPLICATE = Drop("duplicate")
+"""Reason to drop a document that is a copy of an earlier document."""
 BATCH_CHARACTERS = 500_000
 BATCH_RECORDS = 4096
 """Maximum number of texts in a batch that is cleaned together. A batch ends after BATCH_CHARACTERS characters or
 BATCH_RECORDS texts, whichever comes first."""
-_LAST = (DUPLICATE, MEASURED, TRAINED)
-"""Reasons to drop a document because of other documents. Stage `dedup` also gives an ordinal (a number within an item)
-to documents that are dropped for these reasons."""
 
 
 @dataclass(frozen=True)
@@ -207,10 +208,10 @@ def clean_numbered(
                 count_change(tally.bad, record)
                 tally.first_bad.setdefault(record, f"{source}, record {number}")
                 continue
-            text, cleaned = next(verdicts)
-            if sieve.duplicates and not isinstance(cleaned, Drop):
-                ordinal = tally.kept + sum(tally.dropped.get(reason, 0) for reason in _LAST)
-                cleaned = sieve.duplicates.get(ordinal) or cleaned
+            text, (cleaned, has_ordinal) = next(verdicts)
+            if not isinstance(cleaned, Drop):
+                cleaned = sieve.duplicates.get(tally.ordinals) or cleaned
+            tally.ordinals += has_ordinal
             if isinstance(cleaned, Drop):
                 count_change(tally.dropped, cleaned)
                 if sieve.reject:
@@ -234,8 +235,12 @@ def _batches(records: Iterable[str | Bad]) -> Iterator[list[str | Bad]]:
     yield batch
 
 
-def _verdicts(texts: list[str], blocks: tuple[Block, ...], tally: Tally, sieve: Sieve) -> list[str | Drop]:
-    """Returns, for each text, the cleaned text or the reason to drop it. Duplicates are not checked here."""
+def _verdicts(texts: list[str], blocks: tuple[Block, ...], tally: Tally, sieve: Sieve) -> list[tuple[str | Drop, bool]]:
+    """Returns, for each text, the cleaned text or the reason to drop it, and whether the text gets an ordinal.
+
+    Duplicates are not checked here. A text on which losses are measured is dropped but has an ordinal, because stage
+    `dedup` does not check for such texts.
+    """
     first = _checked(sieve.contaminated, texts)
     cleaned = [known or _passed(text, blocks, tally) for text, known in zip(texts, first, strict=True)]
 
@@ -248,9 +253,10 @@ def _verdicts(texts: list[str], blocks: tuple[Block, ...], tally: Tally, sieve: 
     if sieve.contaminated:
         changed = (position for position in _kept(cleaned) if cleaned[position] != texts[position])
         drop_matches(sieve.contaminated, list(changed))
+    have_ordinals = [not isinstance(text, Drop) for text in cleaned]
     if sieve.measured:
         drop_matches(sieve.measured, _kept(cleaned))
-    return cleaned
+    return list(zip(cleaned, have_ordinals, strict=True))
 
 
 def _kept(cleaned: list[str | Drop]) -> list[int]:

@@ -298,13 +298,13 @@ def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
     encode = Encode(online.encode.pretrained, folder, 1.0, online.encode.form)
     fraction, items = online.encode.heldout_fraction, online.items
     places = min(len(items), PLACES)
-    counts, seen, read, total = Counter[str](), 0, 0, DOCUMENTS * len(items)
+    counts, taken, seen, read, total = Counter[str](), 0, 0, 0, DOCUMENTS * len(items)
     sample, chunks = Counter[str](), 0
     with reading("prepare") as line:
         for position, number in enumerate(permute(np.arange(len(items)), len(items), ORDER_SEED, 0).tolist()):
             # the share is cumulative, so later items make up for documents that earlier items lacked
             share = min(DOCUMENTS, -(-DOCUMENTS * (position + 1) // places))
-            left = share - counts["heldout_documents"]
+            left = share - taken  # counts documents of the corpus, also if each sentence is stored as a document
             for chunk in online.read(batch_of(items[number])):
                 seen, read = seen + len(chunk.column("texts")[0]), read + text_bytes(chunk)
                 if chunks < PLACES:  # counts words in all documents of the chunk, because none of them may be held out
@@ -313,13 +313,13 @@ def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
                 picked = _picked(chunk, position, fraction, left)
                 if documents := len(picked.column("texts")[0]):
                     counts.update(encode(picked).counts)
-                left -= documents
+                taken, left = taken + documents, left - documents
                 # the sample ends when it has enough documents or when all items are read
-                done = max(counts["heldout_documents"] * len(items), position * DOCUMENTS)
+                done = max(taken * len(items), position * DOCUMENTS)
                 line.update(seen, read, min(done, total - 1), total)
                 if not left:
                     break
-            if counts["heldout_documents"] >= DOCUMENTS:
+            if taken >= DOCUMENTS:
                 break
         line.update(seen, read, total, total)
     if not seen:

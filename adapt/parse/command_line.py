@@ -27,6 +27,7 @@ from adapt.parse.keys import (
     refuse_unknown_entries,
     refuse_unknown_key,
     refuse_unknown_values,
+    section_file,
 )
 from adapt.parse.yaml_file import (
     compose_yaml,
@@ -39,6 +40,7 @@ from adapt.parse.yaml_file import (
     yaml_text,
 )
 from adapt.support.errors import ConfigError
+from adapt.support.user_path import user_path
 from adapt.terminal.console import log
 
 SWITCHES = frozenset({"debug", "help", "print_config"})
@@ -110,7 +112,7 @@ def read_config_file(file: str, kinds: Named) -> dict[str, Any]:
     refuse_unknown_values(content, file, kinds)
     sections = nested(content)
     refuse_blanks(sections, kinds, line_namer(file), compose_yaml(yaml_text(file)))
-    return _with_files(sections, Path(file).expanduser().parent, kinds)
+    return _with_files(sections, user_path(file).parent, kinds)
 
 
 def _with_files(sections: Mapping[str, Any], folder: Path, kinds: Named) -> dict[str, Any]:
@@ -121,11 +123,10 @@ def _with_files(sections: Mapping[str, Any], folder: Path, kinds: Named) -> dict
     read = dict(sections)
     for name, value in sections.items():
         if is_dataclass(hints_of(Config).get(name)) and isinstance(value, str):
-            places = (folder / Path(value).expanduser(), Path(value).expanduser())
-            file = str(next(place for place in places if place.is_file()))
+            file = str(section_file(value, folder))
             inside = {f"{name}.{key}": content for key, content in read_yaml(file).items()}
             refuse_unknown_values(inside, file, kinds)
-            read[name] = nested(inside)[name]
+            read[name] = nested(inside).get(name, {})
             refuse_blanks({name: read[name]}, kinds, line_namer(file, below=1), compose_yaml(yaml_text(file)))
     return read
 

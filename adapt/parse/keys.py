@@ -26,6 +26,7 @@ from adapt.method.table import METHODS
 from adapt.objective.table import OBJECTIVES
 from adapt.select.table import SELECTIONS
 from adapt.support.errors import ConfigError
+from adapt.support.user_path import user_path
 
 OPTIONS = frozenset({"method_options", "objective_options", "select_options", "export_options"})
 """The fields that hold the options of the chosen method, objective and selection. Users write a section named after
@@ -203,7 +204,7 @@ def unknown(shown: str, name: str, known: set[str]) -> ConfigError:
         # suggests no options of kinds, because many kinds have fields with the same name (l2sp.alpha, derpp.alpha)
         near = [key for key in flat(Config()) if key.endswith(f".{name}") and key in known]
     if not near:
-        by_field = {key.rsplit(".", 1)[-1]: key for key in known}
+        by_field = {key.rsplit(".", 1)[-1]: key for key in sorted(known, reverse=True)}
         near = difflib.get_close_matches(name, known, 1, 0.6)
         near = near or [
             by_field[match] for match in difflib.get_close_matches(name.rsplit(".", 1)[-1], by_field, 1, 0.6)
@@ -243,11 +244,17 @@ def refuse_sections_without_fields(content: Mapping[str, Any], place: str) -> No
             raise ConfigError(
                 f"{section} in {place} has no fields", "write `field: value` lines below it, or remove it"
             )
-        if not any((folder / Path(given).expanduser()).is_file() for folder in (Path(), Path(place).parent)):
+        if section_file(given, user_path(place).parent) is None:
             form = "write `field: value` lines below it, with a space after each colon"
             if section in _FIRST and not re.search(r"[:=]", given):
                 form = f"write `{section}: {{{_FIRST[section]}: {given}}}`"
             raise ConfigError(f"{section} in {place} is the text {given!r}, but must have fields with values", form)
+
+
+def section_file(name: str, folder: Path) -> Path | None:
+    """Returns the file that holds a section, looked up in `folder` and in the working folder; None if there is none."""
+    places = (folder / user_path(name), user_path(name))
+    return next((place for place in places if place.is_file()), None)
 
 
 def _keys(content: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -214,7 +214,7 @@ def _check_entities(config: Config) -> None:
             f"objective.kind is entity, but {'both' if given else 'neither'} of objective.entity_field and"
             f" objective.tagger {'are' if given else 'is'} set",
             "set objective.entity_field to the field of the corpus that holds entities, or objective.tagger to"
-            " module:function that finds them",
+            " module:Class, a tagger that finds them",
         )
     if objective.entity_field and config.corpus.source == "docstrings":
         raise ConfigError("objective.entity_field is set but docstrings have no fields", "set objective.tagger instead")

@@ -3,11 +3,11 @@
 Empty values (`learning_rate:`) and unexpanded shell variables such as `$HOME` are refused.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache
-from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin
 
@@ -17,6 +17,7 @@ from adapt.config import Config
 from adapt.config.fields import field_name, hints_of, options_of, takes_null
 from adapt.parse.keys import Named, option_sections
 from adapt.support.errors import ConfigError
+from adapt.support.user_path import user_path
 
 Keys = Sequence[str | int]
 """Path from the root of a document to a value: names of keys, and positions in lists."""
@@ -116,9 +117,9 @@ def yaml_text(path: str) -> str:
         UnicodeDecodeError: the file is not encoded in UTF-8.
     """
     try:
-        return Path(path).expanduser().read_text(encoding="utf-8-sig")
-    except (OSError, RuntimeError) as error:  # RuntimeError: the path begins with `~name`, but there is no such user
-        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}", "check the path") from error
+        return user_path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}", "check the path") from error
 
 
 def node_at(node: yaml.Node | None, keys: Keys) -> tuple[yaml.Node | None, int]:
@@ -293,7 +294,7 @@ def _variable(keys: Keys, value: str) -> str | None:
     if str(keys[-1]).endswith("_field"):
         return None
     found = _VARIABLE.search(value.partition("?")[0] if "://" in value else value)
-    return found[0] if found and not Path(value).expanduser().exists() else None
+    return found[0] if found and not os.path.exists(os.path.expanduser(value)) else None
 
 
 def _default(keys: Keys) -> str:

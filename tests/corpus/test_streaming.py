@@ -282,6 +282,26 @@ def test_the_sample_is_bounded_and_spread_over_items(
         assert len({shard.name.split("-")[1] for shard in tmp_path.glob(HELDOUT_GLOB)}) >= 3
 
 
+def test_a_sample_of_sentences_takes_as_many_documents(
+    corpus: CorpusConfig, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(FILES):
+        records = (
+            {"text": " ".join(f"{text.capitalize()}." for text in TEXTS[i : i + 5])} for i in range(number, 490, 5)
+        )
+        (folder / f"{number}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    corpus = replace(corpus, paths=str(folder), heldout_fraction=0.5)
+    monkeypatch.setattr(streaming, "DOCUMENTS", 70)
+    found = []
+    for form in (PLAIN, Form(sentences=True)):
+        place = tmp_path / str(form.sentences)
+        place.mkdir()
+        found.append(sample_heldout(of(corpus, tiny_bert, place, form), place)["heldout_documents"])
+    assert found == [70, 350]
+
+
 def test_a_corpus_without_text_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": ""}\n')
     with pytest.raises(DataError, match="empty after cleaning"):

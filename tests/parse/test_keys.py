@@ -2,6 +2,9 @@
 
 import importlib
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -268,3 +271,27 @@ def test_a_home_folder_in_the_name_of_a_file(
     monkeypatch.setenv("HOME", str(tmp_path))
     for arguments in (["--config=~/job.yaml"], ["--config", "~/job.yaml"]):
         assert parsed(PATHS, *arguments).seed == 7
+
+
+def test_a_file_for_a_section_next_to_a_configuration_in_the_home_folder(
+    write: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write("training: training.yaml\n")
+    write("max_steps: 7\n", "training.yaml")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert parsed(PATHS, "--config=~/job.yaml").training.max_steps == 7
+    assert refused(PATHS, "--training=~no_such_user/a.yaml").what.startswith("~no_such_user/a.yaml: Could not")
+
+
+def test_an_empty_mapping_in_the_file_of_a_section(write: Callable[..., str]) -> None:
+    assert parsed(PATHS, "--training", write("{}\n")) == parsed(PATHS)
+
+
+@pytest.mark.parametrize("seed", ["0", "1", "2"])
+def test_the_suggestion_does_not_depend_on_the_run(seed: str) -> None:
+    """Several sections have the field `alpha`."""
+    known = {"b.alpha", "a.alpha", "c.alpha"}
+    code = f"from adapt.parse.keys import unknown; print(unknown('', 'a_long_section.alphaa', {known}).fix)"
+    environment = {**os.environ, "PYTHONHASHSEED": seed}
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert run.stdout == "did you mean a.alpha?\n"

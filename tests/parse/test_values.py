@@ -126,6 +126,10 @@ def test_fields_that_contradict_each_other(arguments: list[str], message: str) -
     assert message in refused(*arguments).what
 
 
+def test_the_fix_for_missing_entities_names_a_class() -> None:
+    assert "module:Class" in refused(PATHS, "--objective.kind=entity").fix
+
+
 def test_the_fix_for_a_source_without_text_names_a_field_of_the_source() -> None:
     assert refused(*sources("{name: a}")).fix == "name the corpus files: `paths: data/*.jsonl.gz`"
     assert refused(*sources("{name: a, source: dataset}")).fix == "name a dataset: `dataset: owner/name`"

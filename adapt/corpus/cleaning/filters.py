@@ -123,7 +123,7 @@ class Symbols(Block):
     min_alphabetic: Fraction = 0.8
     """Minimum share of words that contain a letter."""
     min_stop_words: NonNegativeInt = 0
-    """Minimum number of occurrences of these words in a document: the, be, to, of, and, that, have, with. Gopher uses
+    """Minimum number of different words of this list in a document: the, be, to, of, and, that, have, with. Gopher uses
     2. Set this option for English text only."""
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:

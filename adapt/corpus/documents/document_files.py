@@ -84,8 +84,9 @@ class DocumentProcess:
                 raise
             if not line.endswith(b"\n"):
                 return Bad(TOO_SLOW if -self._ended() in _TIMERS else CRASHED)
-            answer = json.loads(line)
-            if answer.get("id") != asked["id"]:  # a malicious document made the program write this answer
+            answer = _answer(line)
+            # a library wrote text to the output, or a malicious document made the program write this answer
+            if answer.get("id") != asked["id"]:
                 self._killed()
                 return Bad(CRASHED)
         texts: list[str] = answer.get("texts", [])
@@ -113,6 +114,15 @@ class DocumentProcess:
         process, self._process = self._process, None
         assert process
         return _end(process)
+
+
+def _answer(line: bytes) -> dict[str, Any]:
+    """Parses an answer of the program. Returns an empty dictionary if the line is not a JSON object."""
+    try:
+        answer = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return answer if isinstance(answer, dict) else {}
 
 
 def _end(process: subprocess.Popen[bytes], kill: bool = False) -> int:

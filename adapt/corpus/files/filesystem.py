@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import fsspec
 
 from adapt.support.errors import AdaptError, ConfigError, DataError, StorageError
+from adapt.support.user_path import user_path
 from adapt.terminal.console import log
 
 _NOTES = ("dataset_dict.json", "dataset_info.json", "state.json")
@@ -90,7 +91,7 @@ def matches(pattern: str, suffixes: tuple[str, ...], alone: tuple[str, ...] = ()
             " or about the folder itself (README, LICENSE, CHANGELOG)" if any(map(_describes, others)) else ""
         )
         such = f"{len(others)} {kind}, such as {others[0]}" if others else ""
-        folder = pattern if is_url(pattern) else os.path.abspath(Path(pattern).expanduser())
+        folder = pattern if is_url(pattern) else os.path.abspath(user_path(pattern))
         if not files:
             raise DataError(
                 f"the folder {folder} holds no corpus file{such and f', but {such}'}",
@@ -126,7 +127,7 @@ def _fix_of(pattern: str) -> str:
 
 
 def _local(pattern: str) -> tuple[list[str], bool]:
-    path = Path(os.path.abspath(Path(pattern).expanduser()))  # resolves `..`, so that each file has a single name
+    path = Path(os.path.abspath(user_path(pattern)))  # resolves `..`, so that each file has a single name
     if path.is_dir():
         return files_of(path), True
     return [str(path)] if path.is_file() else matching(path), False

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from adapt.config import CorpusConfig
@@ -14,6 +13,7 @@ from adapt.corpus.files.lines import lines
 from adapt.corpus.files.records import TEXT_FIX, Reading, texts
 from adapt.corpus.files.storage import broken_files, opened
 from adapt.support.errors import AdaptError, ConfigError, DataError, StorageError
+from adapt.support.user_path import user_path
 
 _SETTINGS = ("Bad split", "BuilderConfig", "Config name is missing")
 """Beginnings of the messages of the `datasets` library about a wrong configuration or split."""
@@ -67,7 +67,7 @@ def _hub() -> Any:
 
 def _refuse_files(repository: str) -> None:
     """Refuses paths and URLs that are neither the name of a repository on the Hub nor a dataset's folder."""
-    path = Path(repository).expanduser()
+    path = user_path(repository)
     if path.suffix == ".py" and path.is_file():
         raise _script(repository, path.name)
     if path.is_file() or is_url(repository):
@@ -154,7 +154,7 @@ def _library() -> Any:
 
 def _place(repository: str, commit: str) -> tuple[str, dict[str, str]]:
     """Returns the path of a dataset, and the option `revision` of the library unless the path is a local folder."""
-    folder = Path(repository).expanduser()
+    folder = user_path(repository)
     return (str(folder), {}) if folder.is_dir() else (repository, {"revision": commit})
 
 

@@ -40,6 +40,7 @@ from adapt.corpus.files.storage import check_unchanged, content_digest, state
 from adapt.runner.digest import Digests
 from adapt.support.errors import ConfigError, DataError, nearest
 from adapt.support.redact import redact, redacted
+from adapt.support.user_path import user_path
 
 _READ_AS = dict.fromkeys(DELIMITERS, "quotes 2")
 """Version of the reading rules, keyed by format, for formats whose rules have changed. The version is part of stage
@@ -167,7 +168,7 @@ def _format(file: str) -> str:
 
 
 def _dataset(corpus: CorpusConfig, digests: Digests) -> Part:
-    folder = Path(str(corpus.dataset)).expanduser()
+    folder = user_path(str(corpus.dataset))
     commit = digests.of_all(map(Path, files_of(folder)), folder) if folder.is_dir() else commit_of(corpus)
     return Part(str(corpus.dataset), 0, f"{commit}:{corpus.dataset_config}:{corpus.dataset_split}", commit)
 

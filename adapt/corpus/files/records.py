@@ -217,7 +217,7 @@ def _documents(path: str | Path, reading: Reading) -> Iterator[str | Bad]:
     A document without readable text is counted as a bad record and raises no error.
     """
     for text in read_documents(path, reading.limits, reading.stamp):
-        yield TOO_LONG if not isinstance(text, Bad) and len(text) > reading.max_bytes else text
+        yield TOO_LONG if not isinstance(text, Bad) and _is_longer(text, reading.max_bytes) else text
 
 
 def _plain(path: str | Path, reading: Reading) -> Iterator[str | Bad]:
@@ -235,7 +235,12 @@ def _table(path: str | Path, kind: str, reading: Reading) -> Iterator[Record]:
     check_field(path, reading.text_field)
     for record in _rows(path, kind, reading, (reading.text_field, reading.entity_field)):
         text = None if isinstance(record, Bad) else record[reading.text_field]
-        yield TOO_LONG if isinstance(text, str) and len(text) > reading.max_bytes else record
+        yield TOO_LONG if isinstance(text, str) and _is_longer(text, reading.max_bytes) else record
+
+
+def _is_longer(text: str, limit: int) -> bool:
+    """Returns whether a text is longer in UTF-8 than the limit [bytes]. Short texts are not encoded to find out."""
+    return 4 * len(text) > limit and len(text.encode("utf-8", "surrogatepass")) > limit
 
 
 def _rows(

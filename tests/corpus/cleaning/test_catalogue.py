@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapt.config import CorpusConfig
+from adapt.corpus import screening
 from adapt.corpus.cleaning.cleaning_blocks import Block, Drop, Edit, blocks_of, check_entities, edited, identity
 from adapt.corpus.cleaning.filters import Length
 from adapt.corpus.cleaning.formatters import FixUnicode
@@ -155,3 +156,19 @@ def test_drops_of_a_sieve_do_not_shift_ordinals_of_duplicates() -> None:
         ("measured", "file", 5, "an exam, measured"),
         ("trained on elsewhere", "file", 6, "three has a copy"),
     ]
+
+
+def drop_noise(text: str, changes: dict[str, int]) -> str | Drop:
+    return Drop("duplicate") if "noise" in text else text
+
+
+def test_drops_of_a_users_block_do_not_shift_ordinals_of_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block gives the reason that the stage `dedup` gives too."""
+    monkeypatch.setattr(screening, "blocks_of", lambda cleaning: (drop_noise,))
+    sieve = Sieve(duplicates={1: DUPLICATE})
+    tally = Tally()
+    first = list(clean(["noise", "zero stays"], CorpusConfig(), tally, "file", sieve))
+    # the slices of an item are cleaned one after another with the same tally
+    second = list(clean(["noise", "one is a copy", "two stays"], CorpusConfig(), tally, "file", sieve))
+    assert [*first, *second] == ["zero stays", "two stays"]
+    assert tally.dropped == {"duplicate": 3}

@@ -297,18 +297,21 @@ CONFUSED = """
 import json, sys
 while line := sys.stdin.buffer.readline():
     request = json.loads(line)
-    sys.stdin.buffer.read(request["size"])
-    print(json.dumps({"id": request.get("id", 0) - 1, "texts": ["the text of another document"]}), flush=True)
+    document = sys.stdin.buffer.read(request["size"])
+    other = json.dumps({"id": request.get("id", 0) - 1, "texts": ["the text of another document"]})
+    print(other if document == b"other" else document.decode(), flush=True)
 """
 
 
-def test_an_answer_to_another_request_is_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("document", [b"other", b"no JSON", b"[1]", b"[" * 100_000])
+def test_a_wrong_answer_is_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, document: bytes) -> None:
     (tmp_path / "confused_reader.py").write_text(CONFUSED)
     monkeypatch.setattr(document_files, "PROGRAM", "confused_reader")
     monkeypatch.syspath_prepend(tmp_path)
     process = DocumentProcess()
     try:
-        assert process.read("plain", b"one", LIMITS) == Bad(CRASHED)
+        assert process.read("plain", document, LIMITS) == Bad(CRASHED)
+        assert process._process is None
     finally:
         process.close()
 

@@ -73,6 +73,15 @@ def test_a_tilde_is_the_home_directory(folder: Path, monkeypatch: pytest.MonkeyP
     assert names("~/c.txt", folder) == ["c.txt"]
 
 
+def test_the_home_directory_of_an_unknown_user_is_refused(digests: Digests) -> None:
+    for corpus in (
+        CorpusConfig(paths="~no_such_user/x.jsonl"),
+        CorpusConfig(source="dataset", dataset="~no_such_user/x"),
+    ):
+        with pytest.raises(ConfigError, match=r"^~no_such_user/x.*: Could not determine home directory"):
+            build_manifest(corpus, digests)
+
+
 def test_each_file_is_listed_once_at_its_first_position(folder: Path) -> None:
     again = ["data/c.txt", "data/*.jsonl", str(folder / "c.txt"), "data", "./data/deep/../b.jsonl", "data//c.txt"]
     assert names(again, folder) == ["c.txt", "aa.jsonl", "b.jsonl", "a.jsonl.gz", "deep/a.JSONL", "deep/d.parquet"]

@@ -286,8 +286,9 @@ def test_unreadable_csv_rows_are_bad(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "txt", "parquet"])
-def test_a_record_over_the_limit_is_skipped_as_bad(tmp_path: Path, kind: str, suffix: str) -> None:
-    texts = ["before", "x" * 5000, "after"]
+@pytest.mark.parametrize("letter", ["xx", "é"])  # 1200 bytes
+def test_a_record_over_the_limit_is_skipped_as_bad(tmp_path: Path, kind: str, suffix: str, letter: str) -> None:
+    texts = ["before", letter * 600, "after"]
     path = tmp_path / f"corpus.{kind}{suffix if kind != 'parquet' else ''}"
     if kind == "parquet":
         pq.write_table(pa.table({"text": texts}), path)
