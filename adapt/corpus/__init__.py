@@ -10,6 +10,7 @@
 - `decontamination`: drops documents that contain texts of evaluation sets.
 - `heldout`: decides which documents are held out and measured.
 - `screening`: decides which documents enter a corpus, and gives them ids.
+- `batch_files`: writes and reads Arrow files of one record batch.
 - `minhash`: finds pairs of documents that may be duplicates, from MinHash signatures.
 - `deduplication`: stage `dedup`, which finds duplicates over all files and sources.
 - `text_profile`, `profile_sample`: measure, on a sample, the languages, duplicates and repeated lines of a corpus, and

@@ -12,7 +12,6 @@ document in other sources are not trained on. If a source in `before` trains on 
 sources are not held out (`documents_left_out`).
 """
 
-import json
 import os
 import shutil
 from collections.abc import Iterable, Sequence
@@ -29,6 +28,7 @@ from scipy.sparse import coo_array, csgraph
 from xxhash import xxh3_128_intdigest
 
 from adapt.config import CorpusConfig
+from adapt.corpus.batch_files import write_batch
 from adapt.corpus.files.manifest import Manifest, numbered_items
 from adapt.corpus.heldout import MEASURED, TRAINED, in_share, keys_of_normalised
 from adapt.corpus.minhash import (
@@ -37,7 +37,6 @@ from adapt.corpus.minhash import (
     band_hashes,
     candidates,
     duplicates,
-    share_probability,
     signatures,
     write_chunk,
 )
@@ -47,7 +46,6 @@ from adapt.corpus.screening import DUPLICATE
 from adapt.corpus.shingles import normalised_texts
 from adapt.ray.node_files import OnNode
 from adapt.ray.runtime import data_settings, telling_stalls, user_errors
-from adapt.runner.files import write_atomically
 from adapt.support.heartbeat import Steady
 from adapt.support.schema import duplicates_file
 
@@ -56,7 +54,6 @@ ENTRIES_PER_PARTITION = 8_000_000
 PAIRS_HELD = 4_000_000
 """Maximum number of pairs of documents in memory. Above this number, the pairs are reduced to one pair per
 duplicate."""
-EXCERPT_CHARACTERS = 200
 Source = tuple[str, Manifest, CorpusConfig]
 """The name, the files and the settings of a source."""
 
@@ -96,7 +93,7 @@ def sign_chunk(
         signed = signatures([text.decode() for text in plain], alike.n, alike.permutations)
         buckets = np.concatenate([buckets, band_hashes(signed, *alike.bands)], axis=1)
     heldout = in_share(keys_of_normalised(plain), heldout_fraction).astype(np.uint8)
-    write_chunk(folder, key, digests, signed, buckets, [text[:EXCERPT_CHARACTERS] for text in texts], heldout)
+    write_chunk(folder, key, digests, signed, buckets, heldout)
 
 
 @dataclass(frozen=True)
@@ -135,7 +132,7 @@ def deduplicate(
     before: Sequence[Source] = (),
     stall_s: float | None = None,
 ) -> dict[str, Any]:
-    """Writes `duplicates-SOURCE.arrow` (item, ordinal, reason) for each source, and the report, into `folder`.
+    """Writes `duplicates-SOURCE.arrow` (item, ordinal, reason) for each source into `folder`.
 
     Args:
         sources: names, files and settings of the sources, in stream order. In a source with `deduplicate: none`,
@@ -207,7 +204,7 @@ def deduplicate(
         file = folder / duplicates_file(number)
         write_duplicates(file, parts, documents[leaves], reasons[leaves], len(before) + number)
     names = [name for name, _, _ in (*before, *sources)]
-    metrics = write_dedup_report(folder, names, parts, documents, firsts, leaves, alike.bands)
+    metrics = _metrics(names, parts, firsts, documents[leaves])
     shutil.rmtree(work)
     return {**metrics, **({"on_the_other_side": int(opposed.sum())} if before else {})}
 
@@ -255,8 +252,7 @@ def write_duplicates(file: Path, parts: ChunkParts, dropped: np.ndarray, reasons
     mine = parts.keys[of_part, 0] == source
     why = pa.array(reasons[mine].tolist(), pa.string())
     batch = pa.record_batch({"item": parts.keys[of_part, 1][mine], "ordinal": ordinals[mine], "reason": why})
-    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
-        writer.write_batch(batch)
+    write_batch(file, batch)
 
 
 def _items(keys: np.ndarray) -> np.ndarray:
@@ -329,96 +325,23 @@ def reduced(pairs: np.ndarray) -> np.ndarray:
     return np.stack([first[linked], documents[linked]], axis=1)
 
 
-LARGEST = 20
-"""Number of clusters that the report shows."""
-EXAMPLES = 3
-"""Number of documents that the report quotes per cluster."""
-SIMILARITIES = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
-"""Jaccard similarities for which the report gives the probability that two documents with this similarity are compared
-with each other."""
-
-
-def write_dedup_report(
-    folder: Path,
-    names: list[str],
-    parts: ChunkParts,
-    documents: np.ndarray,
-    firsts: np.ndarray,
-    leaves: np.ndarray,
-    bands: tuple[int, int],
-) -> dict[str, Any]:
-    """Writes the report of duplicates as `report.json` and `report.md`.
+def _metrics(names: list[str], parts: ChunkParts, firsts: np.ndarray, dropped: np.ndarray) -> dict[str, Any]:
+    """Counts the documents and duplicates, in total and by source.
 
     Args:
-        folder: folder to write into.
         names: names of the sources.
         parts: the chunks of all sources.
-        documents: ascending numbers of the documents in clusters, int64 [documents].
-        firsts: first document of each document's cluster, int64 [documents].
-        leaves: whether each of these documents is left out, bool [documents].
-        bands: numbers of bands and of rows per band; (0, 0) if only equal texts are duplicates.
-
-    Returns:
-        The metrics of the stage.
+        firsts: first document of the cluster of each document in a cluster, int64 [documents].
+        dropped: numbers of the documents that are left out, int64.
     """
     read = np.bincount(parts.keys[:, 0], np.diff(parts.starts), len(names)).astype(int)
-    dropped = np.bincount(parts.sources(documents[leaves]), minlength=len(names))
-    metrics = {
+    left_out = np.bincount(parts.sources(dropped), minlength=len(names))
+    return {
         "documents": int(read.sum()),
-        "duplicates": int(dropped.sum()),
+        "duplicates": int(left_out.sum()),
         "clusters": len(np.unique(firsts)),
         "by_source": {
             name or "corpus": {"documents": int(all_), "duplicates": int(left)}
-            for name, all_, left in zip(names, read, dropped, strict=True)
+            for name, all_, left in zip(names, read, left_out, strict=True)
         },
     }
-    report = {
-        **metrics,
-        "largest": _largest(parts, documents, firsts),
-        "bands": bands[0],
-        "rows": bands[1],
-        "candidates": {f"{s:g}": round(share_probability(s, *bands), 4) for s in SIMILARITIES} if bands[0] else {},
-    }
-    write_atomically(folder / "report.json", json.dumps(report, indent=1, ensure_ascii=False) + "\n")
-    write_atomically(folder / "report.md", _text(report))
-    return metrics
-
-
-def _largest(parts: ChunkParts, documents: np.ndarray, firsts: np.ndarray) -> list[dict[str, Any]]:
-    kept, sizes = np.unique(firsts, return_counts=True)
-    largest = np.argsort(-sizes, kind="stable")[:LARGEST]
-    return [
-        {
-            "documents": int(sizes[cluster]),
-            "examples": [parts.excerpt(int(d)) for d in documents[firsts == kept[cluster]][:EXAMPLES]],
-        }
-        for cluster in largest
-    ]
-
-
-def _text(report: dict[str, Any]) -> str:
-    lines = [
-        "# Duplicates",
-        "",
-        f"{report['duplicates']:,} of {report['documents']:,} documents are duplicates, in {report['clusters']:,} "
-        "clusters. The first of each cluster is kept.",
-        "",
-        "| source | documents | duplicates |",
-        "|---|---|---|",
-        *(f"| {name} | {n['documents']:,} | {n['duplicates']:,} |" for name, n in report["by_source"].items()),
-    ]
-    if report["bands"]:
-        lines += [
-            "",
-            f"MinHash signatures have b = {report['bands']} bands of r = {report['rows']} rows. Two documents with "
-            "similarity s are compared with probability 1 - (1 - s^r)^b.",
-            "",
-            "| similarity s | " + " | ".join(report["candidates"]) + " |",
-            "|---" * (1 + len(report["candidates"])) + "|",
-            "| compared | " + " | ".join(f"{p:.3f}" for p in report["candidates"].values()) + " |",
-        ]
-    lines += ["", "## Largest clusters", ""]
-    for cluster in report["largest"]:
-        lines.append(f"- {cluster['documents']:,} documents")
-        lines += [f"  - {' '.join(example.split())}" for example in cluster["examples"]]
-    return "\n".join(lines) + "\n"

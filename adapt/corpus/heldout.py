@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from adapt.corpus.batch_files import read_batch
 from adapt.corpus.cleaning.cleaning_blocks import Drop
 from adapt.corpus.shingles import normalised, normalised_texts
 from adapt.corpus.text_profile import Legibility, joined_profiles, read_profile
@@ -163,8 +164,7 @@ def _keys(folder: Path, pattern: str) -> Iterator[np.ndarray]:
     """Yields the keys of the documents of each shard. The shards are mapped into memory."""
     for path in sorted(folder.glob(pattern)):
         try:
-            with pa.memory_map(str(path)) as source:
-                yield pa.ipc.open_file(source).get_batch(0).column(KEYS).to_numpy()
+            yield read_batch(path).column(KEYS).to_numpy()
         except (OSError, KeyError, pa.ArrowException) as error:
             raise DataError(
                 f"{path} cannot be read: {error}", f"delete {folder} to prepare the corpus again"

@@ -12,7 +12,7 @@ and 256 permutations this is b = 32, r = 8: P is .12 at s = .5, .42 at .6, .85 a
 candidate pair counts as duplicates if its estimated similarity reaches the threshold. The estimate is the share of
 positions that agree; its standard deviation is sqrt(s (1 - s) / 256), which is .025 at s = .8.
 
-Each chunk of documents becomes two Arrow files: one has the digest, signature and excerpt of each document, the other
+Each chunk of documents becomes two Arrow files: one has the digest and signature of each document, the other
 has (bucket, document) pairs sorted by bucket. A partition is a range of buckets: a slice of every sorted file, found by
 binary search and mapped into memory. Only the slices that a partition reads are moved between machines.
 """
@@ -27,8 +27,8 @@ import pyarrow as pa
 from rensa import RMinHash
 
 from adapt.config import CorpusConfig
+from adapt.corpus.batch_files import read_batch, write_batch
 from adapt.corpus.shingles import shingles
-from adapt.runner.files import file_aside
 from adapt.support.splitmix import GOLDEN, mix
 
 SEED = 42
@@ -153,7 +153,7 @@ class ChunkParts:
         """Reads all (bucket, document) pairs with low <= bucket <= high: uint64 and int64 [entries]."""
         entries = []
         for key, start in zip(self.keys, self.starts[:-1], strict=True):
-            table = _mapped(self.folder / bucket_file(key))
+            table = read_batch(self.folder / bucket_file(key))
             buckets = table.column("bucket").to_numpy()
             first = int(np.searchsorted(buckets, np.uint64(low), "left"))
             last = int(np.searchsorted(buckets, np.uint64(high), "right"))
@@ -183,15 +183,9 @@ class ChunkParts:
         sources: np.ndarray = self.keys[np.searchsorted(self.starts, documents, "right") - 1, 0]
         return sources
 
-    def excerpt(self, document: int) -> str:
-        """Reads the beginning of a document's text."""
-        part = int(np.searchsorted(self.starts, document, "right")) - 1
-        excerpts = _mapped(self.folder / document_file(self.keys[part])).column("excerpt")
-        return str(excerpts[document - int(self.starts[part])].as_py())
-
 
 def document_file(key: Key) -> str:
-    """Returns the name of the file with the digests, signatures and excerpts of a chunk's documents."""
+    """Returns the name of the file with the digests and signatures of a chunk's documents."""
     return "documents-{:03d}-{:06d}-{:06d}.arrow".format(*key)
 
 
@@ -201,13 +195,7 @@ def bucket_file(key: Key) -> str:
 
 
 def write_chunk(
-    folder: Path,
-    key: Key,
-    digests: np.ndarray,
-    signed: np.ndarray,
-    buckets: np.ndarray,
-    excerpts: list[str],
-    heldout: np.ndarray,
+    folder: Path, key: Key, digests: np.ndarray, signed: np.ndarray, buckets: np.ndarray, heldout: np.ndarray
 ) -> None:
     """Writes the two files of a chunk of documents: one with the documents, and one with their sorted buckets.
 
@@ -217,17 +205,16 @@ def write_chunk(
         digests: 128-bit digests of the documents, uint64 [documents, 2].
         signed: signatures, uint32 [documents, permutations]; [documents, 0] if only equal texts are duplicates.
         buckets: buckets of each document, uint64 [documents, buckets per document].
-        excerpts: beginnings of the documents' texts.
         heldout: 1 for each held-out document and 0 for the others, uint8 [documents].
     """
-    known = {"digest": _lists(digests), "excerpt": pa.array(excerpts, pa.string()), "heldout": _lists(heldout[:, None])}
+    known = {"digest": _lists(digests), "heldout": _lists(heldout[:, None])}
     if signed.shape[1]:
         known["signature"] = _lists(signed)
-    _write(folder / document_file(key), pa.table(known))
+    write_batch(folder / document_file(key), pa.record_batch(known))
     flat = buckets.ravel()
     order = np.argsort(flat, kind="stable")
     rows = (order // max(buckets.shape[1], 1)).astype(np.uint32)
-    _write(folder / bucket_file(key), pa.table({"bucket": flat[order], "row": rows}))
+    write_batch(folder / bucket_file(key), pa.record_batch({"bucket": pa.array(flat[order]), "row": pa.array(rows)}))
 
 
 def candidates(buckets: np.ndarray, documents: np.ndarray) -> np.ndarray:
@@ -282,19 +269,4 @@ def _lists(values: np.ndarray) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
 
 
-def _write(path: Path, table: pa.Table) -> None:
-    """Writes a table to a temporary file, then renames the file, so that a task that dies leaves no partial file."""
-    with file_aside(path) as aside, pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_batch(table.combine_chunks().to_batches()[0] if len(table) else _empty(table.schema))
-
-
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
-
-
-def _mapped(path: Path) -> pa.RecordBatch:
-    with pa.memory_map(str(path)) as source:
-        return pa.ipc.open_file(source).get_batch(0)
-
-
-_opened = lru_cache(maxsize=64)(_mapped)
+_opened = lru_cache(maxsize=64)(read_batch)

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import pyarrow as pa
 
 from adapt.config import CorpusConfig
+from adapt.corpus.batch_files import read_batch
 from adapt.corpus.cleaning.cleaning_blocks import Block, Drop, blocks_of, count_change
 from adapt.corpus.decontamination import EvaluationIndex, evaluation_index
 from adapt.corpus.entities import Span, Tagged
@@ -450,8 +450,7 @@ def _fetched(held: CheckHolder | None) -> Check | None:
 def _ordinals(file: Path | None, item: int) -> dict[int, Drop]:
     if file is None:
         return {}
-    with pa.memory_map(str(file)) as source:
-        table = pa.ipc.open_file(source).get_batch(0)
+    table = read_batch(file)
     first, last = np.searchsorted(table.column("item").to_numpy(), [item, item + 1])
     ordinals, reasons = (table.column(name).slice(int(first), int(last - first)) for name in ("ordinal", "reason"))
     return dict(zip(ordinals.to_pylist(), map(Drop, reasons.to_pylist()), strict=True))

@@ -23,9 +23,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from adapt.corpus.batch_files import read_batch, write_batch
 from adapt.corpus.sample_order import permute
 from adapt.model.tokenize.piece_tokenizer import Ragged
-from adapt.runner.files import file_aside
 from adapt.runner.record import load_record
 from adapt.support.errors import DataError
 from adapt.support.schema import BYTES, KEYS, SHARD_GLOB, STARTS, TOKENS, TOKENS_IN
@@ -74,8 +74,7 @@ def write_flat_shard(
     for name, values in ((KEYS, keys), (BYTES, sizes)):
         if values is not None:
             schema, columns = schema.append(pa.field(name, pa.uint64())), [*columns, pa.array(values, pa.uint64())]
-    with file_aside(path) as aside, pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        writer.write_batch(pa.record_batch(columns, schema=schema))
+    write_batch(path, pa.record_batch(columns, schema=schema))
 
 
 def token_schema(vocabulary_size: int, marks: tuple[str, ...] = ()) -> pa.Schema:
@@ -220,9 +219,7 @@ class _Shard:
     @classmethod
     def open(cls, path: Path) -> "_Shard":
         try:
-            with pa.memory_map(str(path)) as source:
-                # a shard has a single record batch, which is memory-mapped and not copied
-                batch = pa.ipc.open_file(source).get_batch(0)
+            batch = read_batch(path)
         except (OSError, pa.ArrowException) as error:
             raise DataError(
                 f"{path} cannot be read: {error}", f"delete {path.parent} to prepare the corpus again"

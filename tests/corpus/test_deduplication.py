@@ -316,11 +316,7 @@ def test_two_sources_from_files_to_shards(
     assert metrics["documents"] == len(clean)
     assert metrics["duplicates"] == len(expected)
     assert metrics["by_source"]["b"]["duplicates"] == sum(source for source, *_ in wanted)
-    report = json.loads((out / "report.json").read_text())
-    sizes = sorted(np.unique(list(alone.values()), return_counts=True)[1].tolist(), reverse=True)[:20]
-    assert [cluster["documents"] for cluster in report["largest"]] == sizes
-    assert all(cluster["examples"][0] in {text.strip()[:200] for text in clean} for cluster in report["largest"])
-    assert "| a |" in (out / "report.md").read_text()
+    assert metrics["clusters"] == len(set(alone.values()))
     assert not (out / "work").exists()
 
     pretrained = Pretrained(tiny_bert, tiny_bert)

@@ -7,10 +7,10 @@ also needed. Headers, footers, comments, footnotes and deleted text are in other
 import posixpath
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Iterator
 from io import BytesIO
 from urllib.parse import unquote
-from xml.etree.ElementTree import ParseError, XMLParser
+from xml.etree.ElementTree import Element, ParseError, fromstring
 
 from adapt.corpus.documents.document_kinds import (
     BROKEN,
@@ -30,7 +30,6 @@ from adapt.corpus.documents.document_kinds import (
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
 _FONT_OBFUSCATION = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
-Start = Callable[[str, dict[str, str]], None]
 
 
 class _Archive:
@@ -71,42 +70,11 @@ class _Archive:
         return content
 
 
-class _Handler:
-    """Receives XML elements one at a time. A tree of the elements could be many times as large as the XML."""
-
-    def __init__(self) -> None:
-        self._depth = 0
-
-    def start(self, tag: str, attributes: dict[str, str]) -> None:
-        """Receives the beginning of an element."""
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise UnreadableDocumentError(TOO_DEEP)
-        self.begin(_local(tag), {_local(name): value for name, value in attributes.items()})
-
-    def end(self, tag: str) -> None:
-        """Receives the end of an element."""
-        self._depth -= 1
-        self.finish(_local(tag))
-
-    def data(self, text: str) -> None:
-        """Receives text. Handlers that need text override this function."""
-
-    def begin(self, name: str, attributes: dict[str, str]) -> None:
-        """Receives the name and the attributes of an element that begins, without namespaces."""
-
-    def finish(self, name: str) -> None:
-        """Receives the name of an element that ends."""
-
-    def close(self) -> None:
-        """Ends the parsing."""
-
-
 _ENTITY = tuple("<!ENTITY".encode(name) for name in ("utf-8", "utf-16-le", "utf-16-be"))
 """Beginning of an entity declaration, in each encoding that XML allows."""
 
 
-def _parse(content: bytes, handler: _Handler) -> None:
+def _parsed(content: bytes) -> Element:
     """Parses XML.
 
     Raises:
@@ -116,34 +84,42 @@ def _parse(content: bytes, handler: _Handler) -> None:
     if any(entity in content for entity in _ENTITY):
         raise UnreadableDocumentError(BROKEN)
     try:
-        parser = XMLParser(target=handler)
-        parser.feed(content)
-        parser.close()
+        root = fromstring(content)
     except (ParseError, ValueError, LookupError) as error:
         raise UnreadableDocumentError(BROKEN) from error
+    level = [root]
+    for _ in range(MAX_DEPTH):
+        level = [child for element in level for child in element]
+    if level:
+        raise UnreadableDocumentError(TOO_DEEP)
+    return root
 
 
 def _local(name: str) -> str:
     return name.rpartition("}")[2]
 
 
-class _Styles(_Handler):
-    """Collects the ids of the paragraph styles that mark headings.
+def _attributes(element: Element) -> dict[str, str]:
+    """Returns the attributes of an element, keyed by name without namespace."""
+    return {_local(name): value for name, value in element.attrib.items()}
+
+
+def _named(root: Element, name: str) -> list[dict[str, str]]:
+    """Returns the attributes of the elements with a name, in any namespace, in the order of the document."""
+    return [_attributes(element) for element in root.iter() if _local(element.tag) == name]
+
+
+def _heading_styles(root: Element) -> set[str]:
+    """Returns the ids of the paragraph styles that mark headings.
 
     Files contain the English names of styles, whatever the language of Word.
     """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.headings: set[str] = set()
-        self._style = ""
-
-    def begin(self, name: str, attributes: dict[str, str]) -> None:
-        value = attributes.get("val", "").lower()
-        if name == "style":
-            self._style = attributes.get("styleId", "")
-        elif (name == "name" and (value.startswith("heading ") or value == "title")) or name == "outlineLvl":
-            self.headings.add(self._style)
+    headings = set()
+    for style in (element for element in root.iter() if _local(element.tag) == "style"):
+        names = [name.get("val", "").lower() for name in _named(style, "name")]
+        if _named(style, "outlineLvl") or any(name.startswith("heading ") or name == "title" for name in names):
+            headings.add(_attributes(style).get("styleId", ""))
+    return headings
 
 
 _LEFT_OUT = ("Fallback", "moveFrom", "tabs")
@@ -153,45 +129,31 @@ _CHARACTERS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 """Characters that Word stores as elements, keyed by the element's name."""
 
 
-class _Word(_Handler):
-    """Collects the paragraphs of the body of a Word document, with a mark before each heading."""
+def _paragraphs(element: Element, headings: set[str], pieces: list[str]) -> Iterator[str]:
+    """Yields the paragraphs inside an element, with a mark before each heading.
 
-    def __init__(self, headings: set[str]) -> None:
-        super().__init__()
-        self.paragraphs: list[str] = []
-        self._headings = headings
-        self._open: list[list[str]] = []
-        """Pieces of text of each open paragraph (begun but not ended). Several paragraphs can be open, because a text
-        box has paragraphs inside a paragraph."""
-        self._in_text = False
-        self._skipped = 0
-        """Number of open XML elements (begun but not ended) whose text is left out."""
+    A paragraph is yielded where it ends, because a text box has paragraphs inside a paragraph.
 
-    def begin(self, name: str, attributes: dict[str, str]) -> None:
-        if self._skipped or name in _LEFT_OUT:
-            self._skipped += 1
-        elif name == "p":
-            self._open.append([])
-        elif name == "t":
-            self._in_text = True
-        elif not self._open:
-            return
-        elif name == "pStyle" and attributes.get("val") in self._headings:
-            self._open[-1].insert(0, HEADING)
+    Args:
+        element: an element of the body of a Word document.
+        headings: ids of the styles that mark headings.
+        pieces: pieces of text of the paragraph that contains the element, to which the element's text is added.
+    """
+    for child in element:
+        name = _local(child.tag)
+        if name in _LEFT_OUT:
+            continue
+        if name == "t":
+            pieces.append(unmarked("".join(child.itertext())))
+            continue
+        inner = list[str]() if name == "p" else pieces
+        if name == "pStyle" and _attributes(child).get("val") in headings:
+            pieces.insert(0, HEADING)
         elif name in _CHARACTERS:
-            self._open[-1].append(_CHARACTERS[name])
-
-    def data(self, text: str) -> None:
-        if self._in_text and self._open and not self._skipped:
-            self._open[-1].append(unmarked(text))
-
-    def finish(self, name: str) -> None:
-        if self._skipped:
-            self._skipped -= 1
-        elif name == "t":
-            self._in_text = False
-        elif name == "p" and self._open and (text := "".join(self._open.pop())).strip(HEADING + " \t\n"):
-            self.paragraphs.append(text)
+            pieces.append(_CHARACTERS[name])
+        yield from _paragraphs(child, headings, inner)
+        if name == "p" and (text := "".join(inner)).strip(HEADING + " \t\n"):
+            yield text
 
 
 def docx_text(data: bytes, limits: DocumentLimits) -> str:
@@ -201,43 +163,12 @@ def docx_text(data: bytes, limits: DocumentLimits) -> str:
         UnreadableDocumentError: the document is encrypted, broken, too large or too deep, or has no text.
     """
     archive = _Archive(data, limits)
-    styles = _Styles()
-    if "word/styles.xml" in archive:
-        _parse(archive.read("word/styles.xml"), styles)
-    word = _Word(styles.headings)
-    _parse(archive.read("word/document.xml"), word)
-    if not word.paragraphs:
+    styles = "word/styles.xml"
+    headings = _heading_styles(_parsed(archive.read(styles))) if styles in archive else set[str]()
+    paragraphs = list(_paragraphs(_parsed(archive.read("word/document.xml")), headings, []))
+    if not paragraphs:
         raise UnreadableDocumentError(NO_TEXT)
-    return "\n\n".join(word.paragraphs)
-
-
-class _Package(_Handler):
-    """Collects the reading order of the chapters of a book."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.files: dict[str, str] = {}
-        """Paths of the book's text files, keyed by id."""
-        self.spine: list[str] = []
-        """Ids of the book's text files in reading order."""
-        self.roots: list[str] = []
-        """Paths of the book's package files, as listed in `container.xml`."""
-        self.algorithms: list[str] = []
-        """Algorithms with which files of the book are encrypted, as listed in `encryption.xml`."""
-
-    def begin(self, name: str, attributes: dict[str, str]) -> None:
-        if name == "rootfile":
-            self.roots.append(attributes.get("full-path", ""))
-        elif (
-            name == "item"
-            and "html" in attributes.get("media-type", "")
-            and "nav" not in attributes.get("properties", "").split()
-        ):
-            self.files[attributes.get("id", "")] = unquote(attributes.get("href", ""))
-        elif name == "itemref" and attributes.get("linear") != "no":
-            self.spine.append(attributes.get("idref", ""))
-        elif name == "EncryptionMethod":
-            self.algorithms.append(attributes.get("Algorithm", ""))
+    return "\n\n".join(paragraphs)
 
 
 def epub_chapters(data: bytes, limits: DocumentLimits) -> list[bytes]:
@@ -246,19 +177,26 @@ def epub_chapters(data: bytes, limits: DocumentLimits) -> list[bytes]:
     Raises:
         UnreadableDocumentError: the book is encrypted, broken, too large or too deep.
     """
-    archive, package = _Archive(data, limits), _Package()
+    archive = _Archive(data, limits)
     if "META-INF/encryption.xml" in archive:
-        _parse(archive.read("META-INF/encryption.xml"), package)
-        if any(name not in _FONT_OBFUSCATION for name in package.algorithms):
+        methods = _named(_parsed(archive.read("META-INF/encryption.xml")), "EncryptionMethod")
+        if any(method.get("Algorithm", "") not in _FONT_OBFUSCATION for method in methods):
             raise UnreadableDocumentError(ENCRYPTED)
-    _parse(archive.read("META-INF/container.xml"), package)
-    if not package.roots:
+    roots = _named(_parsed(archive.read("META-INF/container.xml")), "rootfile")
+    if not roots:
         raise UnreadableDocumentError(BROKEN)
-    _parse(archive.read(package.roots[0]), package)
-    folder = posixpath.dirname(package.roots[0])
-    chapters = [package.files[name] for name in package.spine if name in package.files]
+    path = roots[0].get("full-path", "")
+    package = _parsed(archive.read(path))
+    files = {
+        item.get("id", ""): unquote(item.get("href", ""))
+        for item in _named(package, "item")
+        if "html" in item.get("media-type", "") and "nav" not in item.get("properties", "").split()
+    }
+    spine = [item for item in _named(package, "itemref") if item.get("linear") != "no"]
+    chapters = [files[item["idref"]] for item in spine if item.get("idref") in files]
     if len(chapters) > limits.max_pages:
         raise UnreadableDocumentError(TOO_LONG)
+    folder = posixpath.dirname(path)
     return [archive.read(posixpath.normpath(posixpath.join(folder, chapter))) for chapter in chapters]
 
 
