@@ -13,16 +13,7 @@ from adapt.job import JOBS, job_of
 from adapt.job.job_run import Job
 from adapt.parse.command_line import note_repeated
 from adapt.parse.keys import nested, unknown
-from adapt.parse.yaml_file import (
-    compose_yaml,
-    line_namer,
-    load_yaml,
-    node_at,
-    read_yaml,
-    refuse_blanks,
-    takes_list,
-    yaml_text,
-)
+from adapt.parse.yaml_file import load_yaml, read_yaml, refuse_variables, takes_list
 from adapt.statistics.continual_metrics import SequenceFigures
 from adapt.statistics.seeds import MARGIN, SPENDINGS, Margin, SeedRounds
 from adapt.support.errors import ConfigError
@@ -112,7 +103,8 @@ def read_chain(path: str, let: Mapping[str, str] | None = None, common: Mapping[
     entries = {name: _entry(name, fields, sets, path) for name, fields in _mapping(content, "stages", path).items()}
     if not entries:
         raise ConfigError(f"{path} has no stages", "add at least one entry below `stages:`")
-    _refuse_blanks_in(path, content, entries)
+    for values in (_mapping(content, "common", path), *(entry.fields for entry in entries.values())):
+        refuse_variables(nested(values), f"in {path}")
     name = str(content.get("name") or Path(path).stem)
     if not re.fullmatch(_NAME, name):
         raise ConfigError(
@@ -181,14 +173,6 @@ def _rounds(content: Mapping[str, Any], path: str) -> SeedRounds | None:
         what = f"sequential.max_seeds in {path} is {rounds.max_seeds}, less than first_seeds ({rounds.first_seeds})"
         raise ConfigError(what, "raise max_seeds, or lower first_seeds")
     return rounds
-
-
-def _refuse_blanks_in(path: str, content: Mapping[str, Any], entries: Mapping[str, ChainEntry]) -> None:
-    """Raises ConfigError for fields written without a value. The values that replace placeholders are checked later."""
-    root = compose_yaml(yaml_text(path))
-    written: dict[tuple[str, ...], Mapping[str, Any]] = {("common",): _mapping(content, "common", path)}
-    for above, values in (written | {("stages", name): entry.fields for name, entry in entries.items()}).items():
-        refuse_blanks(nested(values), frozenset(), line_namer(path, *above), node_at(root, above)[0])
 
 
 def _baseline(content: Mapping[str, Any], sets: Mapping[str, Any], entries: Mapping[str, ChainEntry], path: str) -> str:
@@ -328,7 +312,7 @@ def read_command(arguments: Sequence[str]) -> Command:
             command.common[name] = _read(name, value)
         else:
             command.let[name] = value
-    refuse_blanks(nested(command.common), frozenset(), lambda keys: " on the command line")
+    refuse_variables(nested(command.common), "on the command line")
     return command
 
 

@@ -106,11 +106,6 @@ def options_of(kind: Any) -> tuple[Any, ...]:
     return (kind,)
 
 
-def takes_null(kind: Any) -> bool:
-    """Returns whether a field of this type may be null."""
-    return any(option in (NoneType, Any) for option in options_of(kind))
-
-
 def field_name(keys: Sequence[str | int]) -> str:
     """Formats the path to a field for error messages, such as `corpus.sources, entry 2, weight`."""
     name = str(keys[0])

@@ -19,7 +19,7 @@ from adapt.parse.keys import (
     refuse_unknown_values,
 )
 from adapt.parse.values import check_config, refuse_contradictions
-from adapt.parse.yaml_file import refuse_blanks
+from adapt.parse.yaml_file import refuse_variables
 from adapt.support.errors import ConfigError
 
 __all__ = ["check_config", "parse", "parse_values"]
@@ -37,7 +37,7 @@ def parse(arguments: Sequence[str], program: str, kind: Kind = DAPT) -> Config:
         ConfigError: a file cannot be read, a key is unknown (the message names the nearest known key), a type or value
             is wrong, or fields contradict each other.
     """
-    values = _with_defaults(read_given(arguments, kind), kind)
+    values = _with_defaults(read_given(arguments), kind)
     kinds = named_in(values)
     if asks_for(arguments, "--help", "-h"):
         print(help_text(program, kind, option_sections(kinds), values))
@@ -63,10 +63,10 @@ def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
     refuse_sections_without_fields(values, place)
     refuse_unknown_values(values, place)
     given = nested(values)
+    refuse_variables(given, f"in {place}")
     try:
         content = _with_defaults(given, kind)
         kinds = named_in(content)
-        refuse_blanks(given, kinds, lambda keys: "")
         return _checked(_read(content, kinds, "see --help"), kind, kinds)
     except ConfigError as error:
         raise ConfigError(f"{place}: {error.what}", error.fix) from error

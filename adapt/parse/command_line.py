@@ -15,7 +15,7 @@ import yaml
 
 from adapt.config import Config
 from adapt.config.fields import hints_of, type_words
-from adapt.config.job_config import DAPT, Kind
+from adapt.config.job_config import Kind
 from adapt.parse.keys import (
     OPTIONS,
     TABLES,
@@ -29,16 +29,7 @@ from adapt.parse.keys import (
     refuse_unknown_values,
     section_file,
 )
-from adapt.parse.yaml_file import (
-    compose_yaml,
-    line_namer,
-    load_yaml,
-    read_yaml,
-    refuse_blanks,
-    takes_list,
-    takes_text,
-    yaml_text,
-)
+from adapt.parse.yaml_file import load_yaml, read_yaml, refuse_variables, takes_list, takes_text
 from adapt.support.errors import ConfigError
 from adapt.support.user_path import user_path
 from adapt.terminal.console import log
@@ -54,18 +45,17 @@ def asks_for(arguments: Sequence[str], *options: str) -> bool:
     return any(argument in options for argument in arguments)
 
 
-def read_given(arguments: Sequence[str], kind: Kind = DAPT) -> dict[str, Any]:
+def read_given(arguments: Sequence[str]) -> dict[str, Any]:
     """Reads the values on a command line and in its files, by section, before types are checked.
 
     Args:
         arguments: arguments without the program's name.
-        kind: kind of the job, whose defaults `--field+=VALUE` extends.
 
     Raises:
         ConfigError: a key is unknown, or a file cannot be read.
     """
     given: dict[str, Any] = {}
-    kinds = _named_among(arguments, kind)
+    kinds = _named_among(arguments)
     options: dict[str, str] = {}
     refuse_stray([argument for argument in arguments if argument != "-h"])
     for position, argument in enumerate(arguments):
@@ -73,8 +63,7 @@ def read_given(arguments: Sequence[str], kind: Kind = DAPT) -> dict[str, Any]:
             continue
         name, equals, value = argument[2:].partition("=")
         following = next(iter(arguments[position + 1 :]), "")
-        field, is_added = name.rstrip("+"), name.endswith("+")
-        refuse_unknown_key(field, f"--{name}", kinds, _NO_FIELDS)
+        refuse_unknown_key(name, f"--{name}", kinds, _NO_FIELDS)
         text = value if equals else following
         if name == "config":
             if not text or text.startswith("--"):
@@ -85,18 +74,15 @@ def read_given(arguments: Sequence[str], kind: Kind = DAPT) -> dict[str, Any]:
             if name in SWITCHES:
                 continue
             raise ConfigError(f"argument --{name}: expected one argument", f"write --{name} VALUE; see --help")
-        is_list = takes_list(field, kinds)
-        note_repeated(name, text, options, is_list)
-        if field in _NO_FIELDS | SWITCHES:
+        note_repeated(name, text, options, takes_list(name, kinds))
+        if name in _NO_FIELDS | SWITCHES:
             continue
-        content = _value(text, field, kinds)
-        if is_list and is_added:
-            content = [*_so_far(given, field, kind), *(content if isinstance(content, list) else [content])]
-        refuse_unknown_entries({field: content})
-        sections = nested({field: content})
+        content = _value(text, name, kinds)
+        refuse_unknown_entries({name: content})
+        sections = nested({name: content})
         refuse_sections_without_fields(sections, "the command line")
         refuse_unknown_values(sections, "the command line", kinds)
-        refuse_blanks(sections, kinds, lambda keys: " on the command line", compose_yaml(f"{field}: {text}"))
+        refuse_variables(sections, "on the command line")
         given = overlaid(given, _with_files(sections, Path(), kinds))
     return given
 
@@ -111,7 +97,7 @@ def read_config_file(file: str, kinds: Named) -> dict[str, Any]:
     refuse_sections_without_fields(content, file)
     refuse_unknown_values(content, file, kinds)
     sections = nested(content)
-    refuse_blanks(sections, kinds, line_namer(file), compose_yaml(yaml_text(file)))
+    refuse_variables(sections, f"in {file}")
     return _with_files(sections, user_path(file).parent, kinds)
 
 
@@ -127,22 +113,8 @@ def _with_files(sections: Mapping[str, Any], folder: Path, kinds: Named) -> dict
             inside = {f"{name}.{key}": content for key, content in read_yaml(file).items()}
             refuse_unknown_values(inside, file, kinds)
             read[name] = nested(inside).get(name, {})
-            refuse_blanks({name: read[name]}, kinds, line_namer(file, below=1), compose_yaml(yaml_text(file)))
+            refuse_variables({name: read[name]}, f"in {file}")
     return read
-
-
-def _so_far(given: Mapping[str, Any], field: str, kind: Kind) -> list[Any]:
-    """Returns the current list of a field: from earlier options, else the job's defaults, else the field's default."""
-    section, _, name = field.partition(".")
-    inside = given.get(section)
-    if name and isinstance(inside, Mapping) and name in inside:
-        so_far = inside[name]
-    elif not name and section in given:
-        so_far = inside
-    else:
-        default = getattr(Config(), section, None)
-        so_far = kind.defaults.get(field, getattr(default, name, []) if name else default)
-    return list(so_far) if isinstance(so_far, list | tuple) else [so_far]
 
 
 def note_repeated(name: str, value: str, before: dict[str, str], is_list: bool) -> None:
@@ -159,7 +131,7 @@ def note_repeated(name: str, value: str, before: dict[str, str], is_list: bool) 
     """
     earlier = before.get(name)
     before[name] = value
-    if earlier is None or earlier == value or name.endswith("+"):
+    if earlier is None or earlier == value:
         return
     if is_list and value != "[]":
         raise ConfigError(
@@ -169,7 +141,7 @@ def note_repeated(name: str, value: str, before: dict[str, str], is_list: bool) 
     log(f"--{name} is given twice: {value or 'an empty value'} is used, and {earlier} is ignored")
 
 
-def _named_among(arguments: Sequence[str], kind: Kind) -> Named:
+def _named_among(arguments: Sequence[str]) -> Named:
     """Returns the method, objective, selections and embedder that a command line and its files choose.
 
     Errors are ignored, because `read_given` raises them.
@@ -178,12 +150,8 @@ def _named_among(arguments: Sequence[str], kind: Kind) -> Named:
     for position, argument in enumerate(arguments):
         name, equals, text = argument.removeprefix("--").partition("=")
         text = text if equals else next(iter(arguments[position + 1 :]), "")
-        field = name.rstrip("+")
-        if field in TABLES:
-            value = _read(text)
-            if name != field:
-                value = [*_so_far(found, field, kind), *(value if isinstance(value, list) else [value])]
-            found = overlaid(found, nested({field: value}))
+        if name in TABLES:
+            found = overlaid(found, nested({name: _read(text)}))
         elif name == "config":
             with suppress(ConfigError):
                 found = overlaid(found, nested(read_yaml(text)))
@@ -210,34 +178,21 @@ def refuse_stray(arguments: Sequence[str]) -> None:
         arguments: arguments of a command line, without the program's name.
 
     Raises:
-        ConfigError: there are values without an option. The message names the option before them.
+        ConfigError: there is a value without an option.
     """
-    option, takes_value, stray = "", False, list[str]()
+    takes_value = False
     for argument in arguments:
-        if argument.startswith("--") and not stray:
-            name, equals, _ = argument.partition("=")
-            option, takes_value = name, not equals and name[2:] not in SWITCHES
-        elif argument.startswith("--"):
-            break
+        if argument.startswith("--"):
+            takes_value = "=" not in argument and argument[2:] not in SWITCHES
         elif takes_value:
             takes_value = False
         else:
-            stray.append(argument)
-    if not stray:
-        return
-    named = ", ".join(stray[:3]) + (f" and {len(stray) - 3} more" if len(stray) > 3 else "")
-    if stray[0].startswith(("\u2013", "\u2014")):
-        fix = "write two hyphens (--) before the name, and not a dash, which word processors put in their place"
-    elif not option or stray[0].startswith("-"):
-        fix = "write --section.field VALUE, or --config FILE to read fields from a file"
-    elif option[2:] in SWITCHES:
-        fix = f"{option} takes no value"
-    else:
-        fix = (
-            f"{option} takes one value: quote a pattern, so that the shell does not expand it"
-            f" ({option} 'FOLDER/*.jsonl'), or write several values as a list: {option} '[FIRST, SECOND]'"
-        )
-    raise ConfigError(f"unrecognized arguments: {named}", fix)
+            raise ConfigError(
+                f"unrecognized arguments: {argument}",
+                "write --section.field VALUE, with two hyphens and one value; quote a pattern, so that the shell does"
+                " not expand it (--corpus.paths 'FOLDER/*.jsonl'), write several values as a list ('[FIRST, SECOND]'),"
+                " and name a file with fields by --config FILE",
+            )
 
 
 _OWN = (

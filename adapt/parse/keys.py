@@ -43,7 +43,7 @@ _MOVED = {
     "select.embedder_options": "write `static: {path: …}`, or --static.path …: the section is named after the embedder",
 }
 """Removed fields, each with the text that names its replacement."""
-_ENTRIES = {
+ENTRIES = {
     "corpus.sources": SourceConfig,
     "corpus.decontaminate": EvaluationSet,
     "comparison.models": NamedModel,
@@ -57,7 +57,7 @@ _FIRST = {"corpus": "paths", "method": "kind", "model": "path", "objective": "ki
 SHOWN = 20
 """Maximum number of names that a message lists."""
 _NESTED = {"decontaminate": EvaluationSet}
-"""Fields of the classes in `_ENTRIES` that are themselves lists of sections, each with the class of the sections."""
+"""Fields of the classes in `ENTRIES` that are themselves lists of sections, each with the class of the sections."""
 
 
 @cache
@@ -171,7 +171,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def refuse_unknown_entries(content: Mapping[str, Any]) -> None:
     """Refuses unknown keys and missing required keys in fields that hold a list of sections."""
-    for name, kind in _ENTRIES.items():
+    for name, kind in ENTRIES.items():
         section, _, field = name.partition(".")
         inside = content.get(section)
         _refuse_entries(content.get(name) or (inside.get(field) if isinstance(inside, Mapping) else None), kind, name)

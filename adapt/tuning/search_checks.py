@@ -15,7 +15,7 @@ from ray.tune.search.sample import Categorical, Float, Integer, Quantized
 
 from adapt.config import Config
 from adapt.parse.keys import known_keys, named_in, unknown
-from adapt.parse.yaml_file import line_namer, read_yaml
+from adapt.parse.yaml_file import read_yaml
 from adapt.runner.stage import everything
 from adapt.stage.model_evaluation import Evaluate
 from adapt.stage.prepare_text import Gather, Prepare, PrepareTexts
@@ -248,7 +248,7 @@ def _from_yaml(path: str) -> dict[str, Any]:
             fields[str(name)] = value
     for name, value in fields.items():
         if value is None:
-            raise ConfigError(f"{name}{line_namer(path)([name])} has no value", EXAMPLE)
+            raise ConfigError(f"{name} in {path} has no value", EXAMPLE)
     return {name: _named(name, value, path) if isinstance(value, Mapping) else value for name, value in fields.items()}
 
 

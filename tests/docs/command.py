@@ -81,7 +81,7 @@ def check(file: str) -> None:
     elif any(isinstance(value, dict) and {*value} & {*DOMAINS, "grid_search"} for value in content.values()):
         read_space(file)
     else:
-        given = read_given(["--config", file], DAPT)
+        given = read_given(["--config", file])
         kinds = named_in(given)
         types = {**hints_of(Config), **option_sections(kinds, frozenset(given))}
         for name, value in given.items():

@@ -250,7 +250,6 @@ def test_an_option_given_twice(capsys: pytest.CaptureFixture[str]) -> None:
     assert parsed(PATHS, "--training.beta1=.1", "--training.beta1", ".2").training.beta1 == 0.2
     assert capsys.readouterr().err == "--training.beta1 is given twice: .2 is used, and .1 is ignored\n"
     assert parsed(PATHS, "--seed=1", "--seed=1").seed == 1
-    assert parsed("--corpus.paths+=a", "--corpus.paths+=b").corpus.paths == ["a", "b"]
     assert capsys.readouterr().err == ""
     for second in ("--corpus.paths=b", "--corpus.paths=[b]"):
         error = refused("--corpus.paths=a", second)

@@ -76,21 +76,6 @@ def test_paths_are_one_or_a_list(write: Callable[..., str], given: str, paths: s
     assert parsed("--config", write(f"corpus:\n  paths: {quoted}\n")).corpus.paths == paths
 
 
-def test_paths_can_be_added_one_by_one() -> None:
-    assert parsed("--corpus.paths+=a", "--corpus.paths+=b").corpus.paths == ["a", "b"]
-
-
-def test_added_values_follow_the_default() -> None:
-    assert parsed(PATHS, "--finetune.seeds+=7", "--finetune.seeds+=9").finetune.seeds == [0, 1, 2, 3, 4, 7, 9]
-
-
-@pytest.mark.parametrize("name", JOBS)
-def test_adding_to_an_empty_list_is_the_same_as_giving_it(name: str) -> None:
-    task, sources = "--task={train: a, dev: b, test: c}", "[{name: a, paths: a}, {name: b, paths: b}]"
-    given, added = (parse([task, f"--corpus.sources{how}{sources}"], "x", JOBS[name].kind) for how in ("=", "+="))
-    assert repr(given) == repr(added)
-
-
 def test_paths_on_the_command_line_replace_those_of_a_file(write: Callable[..., str]) -> None:
     assert parsed("--config", write("corpus:\n  paths: [a, b]\n"), "--corpus.paths=c").corpus.paths == "c"
 
@@ -149,19 +134,19 @@ def test_unreadable_arguments_are_refused(arguments: list[str], message: str) ->
 
 
 @pytest.mark.parametrize(
-    ("arguments", "what", "fix"),
+    ("arguments", "stray"),
     [
-        (["--corpus.paths", *"abcde"], "unrecognized arguments: b, c, d and 1 more", "--corpus.paths 'FOLDER/*.jsonl'"),
-        (["--task.train", "a", "b", "--name", "x"], "unrecognized arguments: b", "--task.train '[FIRST, SECOND]'"),
-        (["--corpus.paths=a", "b"], "unrecognized arguments: b", "--corpus.paths takes one value: quote a pattern"),
-        (["a.yaml"], "unrecognized arguments: a.yaml", "--config FILE"),
-        (["--debug", "b"], "unrecognized arguments: b", "--debug takes no value"),
+        (["--corpus.paths", *"abcde"], "b"),
+        (["--task.train", "a", "b", "--name", "x"], "b"),
+        (["--corpus.paths=a", "b"], "b"),
+        (["a.yaml"], "a.yaml"),
+        (["--debug", "b"], "b"),
     ],
 )
-def test_file_names_from_an_unquoted_pattern_are_refused_with_advice(arguments: list[str], what: str, fix: str) -> None:
+def test_file_names_from_an_unquoted_pattern_are_refused_with_advice(arguments: list[str], stray: str) -> None:
     error = refused(*arguments)
-    assert error.what == what
-    assert fix in error.fix
+    assert error.what == f"unrecognized arguments: {stray}"
+    assert "quote a pattern" in error.fix
 
 
 def test_negative_numbers_are_values() -> None:

@@ -76,9 +76,11 @@ def matches(pattern: str, suffixes: tuple[str, ...], alone: tuple[str, ...] = ()
 
     Raises:
         DataError: there is no such file, or the folder contains none with these suffixes.
-        ConfigError: the store is not known.
+        ConfigError: the pattern is empty, which would mean the current folder, or the store is not known.
         StorageError: the store cannot be listed.
     """
+    if not pattern.strip():
+        raise ConfigError("a path of the corpus is empty", "write a path, or remove the empty entry")
     if pattern.startswith("file://"):
         pattern = urlsplit(pattern).path
     files, is_folder = (_remote if is_url(pattern) else _local)(pattern)

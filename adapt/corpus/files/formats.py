@@ -3,10 +3,8 @@
 import codecs
 import json
 import re
-from collections import Counter
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from adapt.corpus.files.filesystem import name_of
 from adapt.support.errors import DataError
@@ -140,19 +138,24 @@ COMPRESSED = {
 }
 """First bytes of compressed files, and the suffix of their file names, keyed by compression."""
 _BINARY = (
-    (b"%PDF-", "a PDF document", "give it a name that ends in .pdf"),
-    (b"{\\rtf", "an RTF document", "save it as plain text (.txt)"),
-    (b"PAR1", "a Parquet file", "give it a name that ends in .parquet"),
-    (b"ARROW1", "an Arrow file", "give it a name that ends in .arrow"),
-    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Word or Excel file", "save it as .txt or .csv (UTF-8)"),
-    (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it and name the files in it"),
-    (b"Rar!", "a RAR archive", "unpack it and name the files in it"),
-    (b"SQLite format 3\0", "an SQLite database", "write the table that holds the texts as .csv or .jsonl"),
-    (b"\x89HDF\r\n", "an HDF5 file", "write the texts as .jsonl or .parquet"),
-    (b"\x89PNG", "an image", "leave it out"),
-    (b"\xff\xd8\xff", "an image", "leave it out"),
-    (b"\x80\x04\x95", "a Python pickle", "write the texts as .jsonl or .parquet"),
+    (rb"PK\x03\x04.*xl/", "an Excel file", "save it as .csv (UTF-8)"),
+    (rb"PK\x03\x04.*word/", "a Word document", "give it a name that ends in .docx"),
+    (rb"PK\x03\x04.*mimetypeapplication/epub", "an e-book", "give it a name that ends in .epub"),
+    (rb"PK\x03\x04", "a zip archive", "unpack it and name the files in it"),
+    (rb".{257}ustar", "a tar archive", "unpack it and name the files in it"),
+    (rb"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it and name the files in it"),
+    (rb"Rar!", "a RAR archive", "unpack it and name the files in it"),
+    (rb"%PDF-", "a PDF document", "give it a name that ends in .pdf"),
+    (rb"\{\\rtf", "an RTF document", "save it as plain text (.txt)"),
+    (rb"PAR1", "a Parquet file", "give it a name that ends in .parquet"),
+    (rb"ARROW1", "an Arrow file", "give it a name that ends in .arrow"),
+    (rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Word or Excel file", "save it as .txt or .csv (UTF-8)"),
+    (rb"SQLite format 3\x00", "an SQLite database", "write the table that holds the texts as .csv or .jsonl"),
+    (rb"\x89HDF\r\n", "an HDF5 file", "write the texts as .jsonl or .parquet"),
+    (rb"\x89PNG|\xff\xd8\xff", "an image", "leave it out"),
+    (rb"\x80\x04\x95", "a Python pickle", "write the texts as .jsonl or .parquet"),
 )
+"""Patterns of the first bytes of binary files, with the name of the format and the fix."""
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _PAGE = re.compile(
     rb"\s*(?:<!--.*?-->\s*)*(?:<!doctype\s+html|<html[\s>]|<\?xml[^>]*\?>\s*<(?:Error|html)\b)", re.I | re.S
@@ -192,9 +195,8 @@ def check_contents(head: bytes, path: str | Path, kind: str, compression: str | 
         return
     if head and not head.strip(b"\0"):
         raise DataError(f"{path} has nothing but zero bytes at its beginning", "copy or download the file again")
-    _refuse_archive(head, path)
-    for magic, name, fix in _BINARY:
-        if head.startswith(magic):
+    for pattern, name, fix in _BINARY:
+        if re.match(pattern, head, re.S):
             raise DataError(f"{path} is {name}, not text", fix)
     _refuse_encoding(head, path)
     head = head.removeprefix(codecs.BOM_UTF8)
@@ -232,20 +234,6 @@ def no_readable(path: str | Path, count: int, first: str) -> DataError:
     )
 
 
-def _refuse_archive(head: bytes, path: str | Path) -> None:
-    if head.startswith(b"PK\x03\x04"):
-        for part, name, fix in (
-            (b"xl/", "an Excel file", "save it as .csv (UTF-8)"),
-            (b"word/", "a Word document", "give it a name that ends in .docx"),
-            (b"mimetypeapplication/epub", "an e-book", "give it a name that ends in .epub"),
-        ):
-            if part in head:
-                raise DataError(f"{path} is {name}, not text", fix)
-        raise DataError(f"{path} is a zip archive", "unpack it and name the files in it")
-    if head[257:262] == b"ustar":
-        raise DataError(f"{path} is a tar archive", "unpack it and name the files in it")
-
-
 def refuse_substitutes(head: bytes, path: str | Path) -> None:
     """Refuses files that tools and servers return instead of the requested one: Git LFS pointers and error pages.
 
@@ -280,28 +268,14 @@ def _refuse_encoding(head: bytes, path: str | Path) -> None:
         raise DataError(f"{path} is encoded as {name}, not as UTF-8", f"convert it: {_ENCODING_FIX.format(name=name)}")
     lines = head.split(b"\n")
     lines = [line for line in (lines[:-1] if len(lines) > 1 else lines) if line.strip()]
-    wrong = [line for line in lines if not _is_utf8(line)]
+    wrong = [line for line in lines if line.decode(errors="ignore").encode() != line]
     if len(lines) > 4 and 2 * len(wrong) > len(lines):
         number = head.split(b"\n").index(wrong[0]) + 1
-        if _looks_latin(b"\n".join(wrong)):
-            what, fix = "probably Latin-1 (Windows-1252)", _ENCODING_FIX.format(name="WINDOWS-1252")
-        else:
-            what = "perhaps GBK, Big5, Shift-JIS, EUC-KR or KOI8-R"
-            fix = _ENCODING_FIX.format(name="GBK") + " (replace GBK with the encoding of the file)"
-        raise DataError(f"{path} is not UTF-8 (line {number}), but {what}", f"convert it: {fix}")
-
-
-def _is_utf8(line: bytes) -> bool:
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _looks_latin(text: bytes) -> bool:
-    """Returns whether most bytes are ASCII. In Latin-1 text, only accented letters are not ASCII."""
-    return sum(byte > 127 for byte in text) < 0.3 * len(text)
+        raise DataError(
+            f"{path} is not UTF-8 (line {number}), but perhaps Latin-1 (Windows-1252)",
+            f"convert it: {_ENCODING_FIX.format(name='WINDOWS-1252')}; for text in another encoding, such as GBK or"
+            " Shift-JIS, replace WINDOWS-1252 with its name",
+        )
 
 
 def _refuse_whole_json(head: bytes, path: str | Path) -> None:
@@ -316,27 +290,6 @@ def _refuse_whole_json(head: bytes, path: str | Path) -> None:
             f"{path} has JSON strings on its lines, not objects",
             f"put each string into a field: jq -c '{{text: .}}' {_OLD_TO_NEW}",
         )
-    for line in _first_lines(head):
-        if (name := _name_twice(line)) is not None:
-            raise DataError(
-                f"{path} has a JSON object with two fields named {name!r}, so one of the values would be lost",
-                "give the fields different names",
-            )
-
-
-def _name_twice(line: bytes) -> str | None:
-    """Returns a name that occurs twice in the JSON object of a line, or None."""
-    twice: list[str] = []
-
-    def take(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        counts = Counter(name for name, _ in pairs)
-        twice[:] = [name for name, count in counts.items() if count > 1]  # the last call is for the outermost object
-        return dict(pairs)
-
-    with suppress(ValueError, RecursionError):
-        json.loads(line, object_pairs_hook=take)
-        return next(iter(twice), None)
-    return None
 
 
 def _are_all(head: bytes, kind: type) -> bool:

@@ -1,26 +1,29 @@
 """Reads datasets with the `datasets` library, streamed shard by shard at one commit of their repository."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from adapt.config import CorpusConfig
 from adapt.corpus.files.delimited import are_enclosing
-from adapt.corpus.files.filesystem import is_url, retried
+from adapt.corpus.files.filesystem import retried
 from adapt.corpus.files.formats import SUFFIXES, Bad, format_of
 from adapt.corpus.files.lines import lines
 from adapt.corpus.files.records import TEXT_FIX, Reading, texts
 from adapt.corpus.files.storage import broken_files, opened
-from adapt.support.errors import AdaptError, ConfigError, DataError, StorageError
+from adapt.support.errors import AdaptError, DataError, StorageError
 from adapt.support.user_path import user_path
 
-_SETTINGS = ("Bad split", "BuilderConfig", "Config name is missing")
-"""Beginnings of the messages of the `datasets` library about a wrong configuration or split."""
 _NETWORK = {"httpx", "httpcore", "aiohttp"}
 """Packages whose errors are network errors."""
-_SCRIPT = "Dataset scripts are no longer supported"
-_SAVED = "saved using `save_to_disk`"
+_FIX = (
+    "check corpus.dataset, dataset_config, dataset_split and dataset_revision; set HF_TOKEN to your access token for a"
+    " private dataset, and corpus.dataset_revision to refs/convert/parquet for a dataset with a loading script; or"
+    " leave corpus.dataset and corpus.source out, and name the files that hold the texts in corpus.paths, which are"
+    " checked record by record"
+)
+T = TypeVar("T")
 
 
 def commit_of(corpus: CorpusConfig) -> str:
@@ -30,32 +33,8 @@ def commit_of(corpus: CorpusConfig) -> str:
         DataError: there is no such repository or revision, or no permission to read it.
         StorageError: the Hub does not answer.
     """
-    repository, revision, hub = str(corpus.dataset), corpus.dataset_revision, _hub()
-    _refuse_files(repository)
-
-    def ask() -> str:
-        try:
-            return str(hub.HfApi().dataset_info(repository, revision=revision).sha)
-        except (
-            hub.errors.RepositoryNotFoundError,
-            hub.errors.RevisionNotFoundError,
-            hub.errors.HFValidationError,
-        ) as error:
-            at = f" at revision {revision}" if revision else ""
-            raise DataError(
-                f"there is no dataset {repository}{at}, or you have no permission to read it",
-                "check corpus.dataset and corpus.dataset_revision; for a private dataset, set HF_TOKEN to your access"
-                " token",
-            ) from error
-        except hub.errors.HfHubHTTPError as error:
-            if _is_outage(error):
-                raise
-            raise DataError(
-                f"the Hub refuses access to the dataset {repository}: {_words(error)}",
-                "check corpus.dataset and HF_TOKEN",
-            ) from error
-
-    return retried(ask, f"the dataset {repository}")
+    repository, revision = str(corpus.dataset), corpus.dataset_revision
+    return _tried(lambda: str(_hub().HfApi().dataset_info(repository, revision=revision).sha), repository)
 
 
 def _hub() -> Any:
@@ -63,23 +42,6 @@ def _hub() -> Any:
     import huggingface_hub.errors
 
     return huggingface_hub
-
-
-def _refuse_files(repository: str) -> None:
-    """Refuses paths and URLs that are neither the name of a repository on the Hub nor a dataset's folder."""
-    path = user_path(repository)
-    if path.suffix == ".py" and path.is_file():
-        raise _script(repository, path.name)
-    if path.is_file() or is_url(repository):
-        raise DataError(
-            f"corpus.dataset: {repository} is {'a URL' if is_url(repository) else 'a file'}, not a dataset",
-            f"leave corpus.dataset and corpus.source out, and set corpus.paths: {repository}",
-        )
-    if repository.startswith(("/", ".", "~")) or repository.count("/") > 1:
-        raise DataError(
-            f"corpus.dataset: there is no folder {repository}",
-            "correct the path, or name a repository of the Hugging Face Hub",
-        )
 
 
 def dataset_shards(corpus: CorpusConfig, commit: str) -> int:
@@ -91,16 +53,15 @@ def read_shard(corpus: CorpusConfig, commit: str, reading: Reading) -> Iterator[
     """Yields the texts of shard `reading.start`, in order, and a `Bad` reason for each record without text.
 
     Raises:
-        ConfigError: there is no such configuration or split.
-        DataError: the dataset cannot be opened or read.
+        DataError: there is no such configuration or split, or the dataset cannot be opened or read.
         StorageError: the Hub does not answer.
     """
     records = _opened(corpus, commit)
     count = records.num_shards
-    with _in_words(corpus):
+    with _in_words(str(corpus.dataset)):
         _check_quotes(corpus, commit, reading, count)
     records = records.shard(num_shards=count, index=reading.start)
-    with _in_words(corpus):
+    with _in_words(str(corpus.dataset)):
         yield from texts(iter(records), reading)
 
 
@@ -114,12 +75,12 @@ def check_dataset(corpus: CorpusConfig, commit: str, name: str, fix: str = TEXT_
         fix: advice for the message if there is no such field.
 
     Raises:
-        ConfigError: there is no such configuration or split.
-        DataError: the dataset cannot be opened, or lacks the field. The message lists its fields.
+        DataError: there is no such configuration or split, or the dataset cannot be opened, or lacks the field. The
+            message lists its fields.
         StorageError: the Hub does not answer.
     """
     records = _opened(corpus, commit)
-    with _in_words(corpus):
+    with _in_words(str(corpus.dataset)):
         columns = records.column_names or list(next(iter(records), {}))
     if columns and name not in columns:
         fields = ", ".join(map(repr, columns))
@@ -133,16 +94,10 @@ def _opened(corpus: CorpusConfig, commit: str) -> Any:
 @lru_cache(maxsize=4)  # cached, because a worker reads many shards of one split
 def _load(repository: str, configuration: str | None, split: str, commit: str) -> Any:
     place, at = _place(repository, commit)
-
-    def load() -> Any:
-        try:
-            return _library().load_dataset(place, configuration, split=split, streaming=True, **at)
-        except Exception as error:  # catches any error, because the library passes on errors of all formats and stores
-            if _is_outage(error):
-                raise
-            raise _unopened(repository, error) from error
-
-    return retried(load, f"the dataset {repository}")
+    return _tried(
+        lambda: _library().load_dataset(place, configuration, split=split, streaming=True, **at),
+        repository,
+    )
 
 
 def _library() -> Any:
@@ -180,7 +135,7 @@ def _separated_files(repository: str, configuration: str | None, split: str, com
     Otherwise, the list is empty.
     """
     place, at = _place(repository, commit)
-    builder = retried(lambda: _library().load_dataset_builder(place, configuration, **at), f"the dataset {repository}")
+    builder = _tried(lambda: _library().load_dataset_builder(place, configuration, **at), repository)
     if builder.info.builder_name != "csv" or builder.config.quoting or builder.config.quotechar != '"':
         return [], ""
     files = [str(file) for file in builder.config.data_files[split]]
@@ -188,42 +143,35 @@ def _separated_files(repository: str, configuration: str | None, split: str, com
 
 
 @contextmanager
-def _in_words(corpus: CorpusConfig) -> Iterator[None]:
-    """Turns errors that the `datasets` library raises in the `with` block into errors that name the dataset."""
+def _in_words(repository: str, outage_passes: bool = False) -> Iterator[None]:
+    """Turns errors of the libraries in the `with` block into errors that name the dataset.
+
+    Args:
+        repository: name of the dataset.
+        outage_passes: whether errors of the network are passed on, so that the caller can repeat the block.
+    """
     try:
         yield
     except AdaptError:
         raise
-    except Exception as error:
-        what = f"reading the dataset {corpus.dataset} failed: {_words(error)}"
-        if _is_outage(error):
+    except Exception as error:  # catches any error, because the library passes on errors of all formats and stores
+        is_outage = _is_outage(error)
+        if is_outage and outage_passes:
+            raise
+        what = f"reading the dataset {repository} failed: {' '.join(str(error).split()) or type(error).__name__}"
+        if is_outage:
             raise StorageError(what, "check the network, then run the same command again") from error
-        raise DataError(
-            what,
-            "correct or leave out the file at fault; to find the bad record, name the files in corpus.paths, which are"
-            " checked record by record",
-        ) from error
+        raise DataError(what, _FIX) from error
 
 
-def _unopened(repository: str, error: Exception) -> AdaptError:
-    """Returns the error for a dataset that the library cannot open."""
-    said = _words(error)
-    if said.startswith(_SCRIPT):
-        return _script(repository, said.rpartition(" ")[2])
-    what = f"the dataset {repository} cannot be opened: {said}"
-    if _SAVED in said:
-        return DataError(what, f"leave corpus.dataset and corpus.source out, and set corpus.paths: {repository}")
-    if isinstance(error, ValueError) and said.startswith(_SETTINGS):
-        return ConfigError(what, "check corpus.dataset_config and corpus.dataset_split")
-    return DataError(what, "check corpus.dataset; or name the files that hold its texts in corpus.paths")
+def _tried(action: Callable[[], T], repository: str) -> T:
+    """Runs an action of a library, repeats it after errors of the network, and returns its result."""
 
+    def attempt() -> T:
+        with _in_words(repository, outage_passes=True):
+            return action()
 
-def _script(repository: str, name: str) -> DataError:
-    return DataError(
-        f"the dataset {repository} is a loading script ({name}), and third-party code is not run",
-        "many such datasets have a copy without code: set corpus.dataset_revision to refs/convert/parquet; or write the"
-        " texts to files and name the files in corpus.paths",
-    )
+    return retried(attempt, f"the dataset {repository}")
 
 
 def _is_outage(error: BaseException) -> bool:
@@ -233,7 +181,3 @@ def _is_outage(error: BaseException) -> bool:
         return status == 429 or status >= 500
     packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
     return isinstance(error, ConnectionError | TimeoutError) or bool(packages & _NETWORK)
-
-
-def _words(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -123,6 +123,11 @@ def test_files_of_unknown_format_are_refused_and_not_left_out(folder: Path, path
         expand_paths(path)
 
 
+def test_an_empty_path_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a path of the corpus is empty"):
+        expand_paths(["", "a"])
+
+
 def test_empty_paths_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"corpus\.paths is empty"):
         expand_paths([])
