@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from adapt.config import Config, CorpusConfig, ObjectiveConfig, what
 from adapt.corpus.cleaning import cleaning_blocks
@@ -53,40 +53,21 @@ def general_corpus(config: Config) -> CorpusConfig:
     )
 
 
-def replayed_corpus(config: Config) -> CorpusConfig:
-    """Returns the corpus of replayed general text.
+MixedText = Literal["mixture.replay", "tapt.pool", "select.pool", "select.target"]
+"""Beginning of the names of the fields `..._paths` and `..._text_field` of a text that is read besides the corpus:
+replayed text, TAPT's pool of unlabelled text, the pool from which documents are selected, and the target texts that
+selected documents should resemble."""
 
-    Replayed text has the same held-out share as the domain's corpus, because the domain may contain the same texts.
+
+def mixed_corpus(config: Config, text: MixedText) -> CorpusConfig:
+    """Returns the corpus of a text that is read besides the corpus of section `corpus`.
+
+    It has the settings of section `corpus`: the same held-out share, because it may contain the same texts, and the
+    same evaluation sets, whose texts are dropped.
     """
-    mixture = config.mixture
-    return replace(config.corpus, **MIXED_IN, paths=mixture.replay_paths, text_field=mixture.replay_text_field)
-
-
-def pooled_corpus(config: Config) -> CorpusConfig:
-    """Returns the corpus of TAPT's pool: unlabelled text, similar to the task's text, on which TAPT trains too.
-
-    The pool is read like replayed text.
-    """
-    tapt = config.tapt
-    return replace(config.corpus, **MIXED_IN, paths=tapt.pool_paths, text_field=tapt.pool_text_field)
-
-
-def selection_pool(config: Config) -> CorpusConfig:
-    """Returns the corpus of the pool from which documents are selected.
-
-    Documents that contain texts of the evaluation sets in section `corpus` are dropped from the pool.
-    """
-    select = config.select
-    return replace(config.corpus, **MIXED_IN, paths=select.pool_paths, text_field=select.pool_text_field)
-
-
-def selection_target(config: Config) -> CorpusConfig:
-    """Returns the corpus of target texts, which selected documents should resemble. Selections learn from these texts.
-
-    The target is read and cleaned like the pool.
-    """
-    select = config.select
-    return replace(config.corpus, **MIXED_IN, paths=select.target_paths, text_field=select.target_text_field)
+    section, _, name = text.partition(".")
+    values = vars(getattr(config, section))
+    return replace(config.corpus, **MIXED_IN, paths=values[f"{name}_paths"], text_field=values[f"{name}_text_field"])
 
 
 def trained_corpora(config: Config) -> dict[str, list[tuple[str, CorpusConfig]]]:
@@ -102,11 +83,11 @@ def trained_corpora(config: Config) -> dict[str, list[tuple[str, CorpusConfig]]]
         sources = [(f"{name}-{source}" if source else name, as_corpus) for source, as_corpus in sources_of(corpus)]
         corpora["corpus.sources" if corpus.sources else "corpus.paths"] = sources
     elif config.tapt.pool_paths:
-        corpora["tapt.pool_paths"] = [(f"{name}-pool", pooled_corpus(config))]
+        corpora["tapt.pool_paths"] = [(f"{name}-pool", mixed_corpus(config, "tapt.pool"))]
     elif config.select.pool_paths:
-        corpora["select.pool_paths"] = [(f"{name}-pool", selection_pool(config))]
+        corpora["select.pool_paths"] = [(f"{name}-pool", mixed_corpus(config, "select.pool"))]
     if config.mixture.replay_paths:
-        corpora["mixture.replay_paths"] = [(f"{name}-replay", replayed_corpus(config))]
+        corpora["mixture.replay_paths"] = [(f"{name}-replay", mixed_corpus(config, "mixture.replay"))]
     return corpora
 
 

@@ -11,7 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,19 +41,6 @@ from adapt.model.tokenize.text_tokenizer import (
 from adapt.support.schema import ENTITIES, TOKENS, UNIT_STARTS, WORD_STARTS
 
 
-class EncodedChunk(NamedTuple):
-    """Result of tokenizing a chunk of texts: the numbers of documents, tokens and words that were written to shards."""
-
-    item: int
-    """Number of the item (the part of a corpus that one task reads) that contains the chunk."""
-    counts: Counter[str]
-    text_bytes: int
-    """Size of the chunk's texts in UTF-8 [bytes]."""
-    tally: str
-    """Numbers of the item's kept, dropped and unreadable records (`Tally`), as JSON, if the chunk is the last one of
-    the item; otherwise empty."""
-
-
 @dataclass(frozen=True)
 class Encode:
     """Tokenizes the documents of a chunk, with special tokens, and writes the chunk's shards."""
@@ -65,8 +52,14 @@ class Encode:
     shared: Any = None
     """Reference to the tokenizer in Ray's object store, from `share_tokenizer`. If None, each process loads its own."""
 
-    def __call__(self, table: pa.Table) -> EncodedChunk:
-        """Writes the tokens of the chunk into shards. Returns the chunk's numbers of documents, tokens and words."""
+    def __call__(self, table: pa.Table) -> dict[str, list[Any]]:
+        """Writes the tokens of the chunk into shards.
+
+        Returns:
+            A row, as columns: `item`, the number of the chunk's item; `counts`, JSON with the numbers of documents,
+            tokens and words; `text_bytes`, the size of the texts in UTF-8 [bytes]; and `tally`, JSON with the `Tally`
+            of the item if the chunk is the item's last one, otherwise empty.
+        """
         row = table.to_pylist()[0]
         documents, keys, counts = self.tokens(row)
         counts.update(self.sample(row["texts"]))
@@ -79,16 +72,17 @@ class Encode:
             counts[f"{kind}_tokens"] = int(some.bounds[-1])
             if chosen.any():
                 path = self.folder / f"{kind}-{row['item']:06d}-{row['chunk']:06d}.arrow"
-                write_flat_shard(path, some, _tokenizer(self._source).size, keys[chosen], sizes[chosen])
-        return EncodedChunk(row["item"], counts, int(sizes.sum()), row["tally"])
+                write_flat_shard(path, some, self._tokenizer.size, keys[chosen], sizes[chosen])
+        encoded = {"item": row["item"], "counts": json.dumps(counts), "text_bytes": int(sizes.sum())}
+        return {name: [value] for name, value in {**encoded, "tally": row["tally"]}.items()}
 
     def sample(self, texts: list[str]) -> Counter[str]:
         """Counts how the tokenizer splits words, in a sample of the texts of a chunk (see `count_sample`)."""
-        return count_sample(texts, _tokenizer(self._source))
+        return count_sample(texts, self._tokenizer)
 
     @property
-    def _source(self) -> "_Source":
-        return _Source(self.pretrained, self.shared)
+    def _tokenizer(self) -> TextTokenizer:
+        return _loaded(self.pretrained, self.shared)[0]
 
     def heldout(self, keys: np.ndarray) -> np.ndarray:
         """Returns, for each document, whether it is held out: bool [documents]."""
@@ -102,12 +96,12 @@ class Encode:
             `refused`, which is 1 if the tokenizer does not allow texts to be cut into separately tokenized pieces. If
             documents are split into sentences, each sentence is a document with the key of the whole document.
         """
-        texts, tokenizer = row["texts"], _tokenizer(self._source)
+        texts, tokenizer = row["texts"], self._tokenizer
         keys = keys_of(texts)
         if self.form.sentences:
             texts, owners = with_owners(texts)
             keys = keys[owners]
-        quick = _quick(self._source, bool(self.form.marks))
+        quick = _quick(self.pretrained, self.shared, bool(self.form.marks))
         encoded = quick(texts)
         ids = encoded.columns[IDS]
         counts = Counter(characters=sum(map(len, texts)), refused=int(bool(quick.refused)))
@@ -187,14 +181,6 @@ def _ended(documents: Ragged, end: int) -> Ragged:
     return Ragged(bounds + np.concatenate([np.zeros(1, np.int64), np.cumsum(missing)]), {TOKENS: ended})
 
 
-@dataclass(frozen=True)
-class _Source:
-    """The source from which a process loads its tokenizer: the model's files, or Ray's object store."""
-
-    pretrained: Pretrained
-    shared: Any = field(compare=False)
-
-
 def share_tokenizer(pretrained: Pretrained, marks: bool, find_out: bool) -> Any:
     """Starts a Ray task that loads a tokenizer for all tokenizing tasks. Reading tasks can start meanwhile.
 
@@ -239,26 +225,23 @@ def _words(backend: Tokenizer, marks: bool) -> WordsOf | None:
 
 
 @lru_cache(maxsize=1)
-def _quick(source: _Source, marks: bool) -> QuickTokenizer:
+def _quick(pretrained: Pretrained, shared: Any, marks: bool) -> QuickTokenizer:
     """Returns the process's fast tokenizer, which caches the tokens of pieces of texts."""
-    backend, written = _tokenizer(source).backend, _fetched(source)
-    return QuickTokenizer(backend, _words(backend, marks), cuts=written and written.cuts)
-
-
-def _fetched(source: _Source) -> _Written | None:
-    """Fetches the tokenizer that another process loaded. Returns None if no tokenizer is shared or can be sent."""
-    if source.shared is None:
-        return None
-    written: _Written | None = ray.get(source.shared)
-    return written
+    tokenizer, cuts = _loaded(pretrained, shared)
+    return QuickTokenizer(tokenizer.backend, _words(tokenizer.backend, marks), cuts=cuts)
 
 
 @lru_cache(maxsize=1)
-def _tokenizer(source: _Source) -> TextTokenizer:
-    """Returns the process's tokenizer, which is cached. It uses one thread, because tasks run in parallel."""
+def _loaded(pretrained: Pretrained, shared: Any) -> tuple[TextTokenizer, Cuts | None]:
+    """Returns the process's tokenizer, which is cached, and its cuts (see `_Written`).
+
+    The tokenizer comes from Ray's object store if it is there. It uses one thread, because tasks run in parallel.
+    """
     os.environ["RAYON_NUM_THREADS"] = "1"
-    written = _fetched(source)
-    return tokenizer_of(written.tokenizer) if written else text_tokenizer(source.pretrained)
+    written: _Written | None = None if shared is None else ray.get(shared)
+    if written is None:
+        return text_tokenizer(pretrained), None
+    return tokenizer_of(written.tokenizer), written.cuts
 
 
 # Scripts without spaces between words, in which a "word" could be a whole sentence: Thai, Lao, Burmese, Khmer,

@@ -10,7 +10,8 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from ray.data import TaskPoolStrategy
 from adapt.config import CorpusConfig
 from adapt.corpus.corpora import PLAIN, Form, dropped_documents
 from adapt.corpus.decontamination import evaluation_index
-from adapt.corpus.encode_chunks import Encode, EncodedChunk, share_tokenizer
+from adapt.corpus.encode_chunks import Encode, share_tokenizer
 from adapt.corpus.entities import Tagged
 from adapt.corpus.files.manifest import Manifest, numbered_items
 from adapt.corpus.heldout import MEASURED, Measured
@@ -47,20 +48,6 @@ MAX_UNKNOWN_FRACTION = 0.2
 """Maximum share of unknown tokens in a corpus. With a larger share, the stage fails."""
 
 
-@dataclass(frozen=True)
-class Shared:
-    """A check of documents that is stored in Ray's object store. Tasks fetch the check without copying its arrays."""
-
-    reference: Any
-
-    def fetch(self) -> Any:
-        """Returns the check, whose method `many` checks texts.
-
-        Call `fetch` once per Ray task, because the call takes time.
-        """
-        return ray.get(self.reference)
-
-
 def screen_of(
     corpus: CorpusConfig, folder: Path, duplicates: Path | None = None, measured: Sequence[Path] = ()
 ) -> Screen:
@@ -77,11 +64,11 @@ def screen_of(
         DataError: an evaluation set or a measured corpus cannot be read, or a set is empty.
     """
     rejects = folder / REJECTS if corpus.write_rejects else None
-    known = Shared(ray.put(Measured.of(measured))) if measured else None
+    known = partial(ray.get, ray.put(Measured.of(measured))) if measured else None
     if not corpus.decontaminate:
         return Screen(None, duplicates, known, rejects)
     index = evaluation_index(corpus)
-    return Screen(Shared(ray.put(index)), duplicates, known, rejects, index.counts)
+    return Screen(partial(ray.get, ray.put(index)), duplicates, known, rejects, index.counts)
 
 
 def prepare(
@@ -139,7 +126,7 @@ def prepare(
                 compute=TaskPoolStrategy(size=cpus),
             )
             .map_batches(
-                OnNode(Steady(EncodeRow(encode), "tokenizing", folder, stall_s), fetches=False),
+                OnNode(Steady(encode, "tokenizing", folder, stall_s), fetches=False),
                 batch_size=1,
                 batch_format="pyarrow",
                 num_cpus=0.9,
@@ -147,30 +134,14 @@ def prepare(
             )
         )
         pace = Pace.of(items, manifest, corpus)
-        chunks = watched(map(_encoded, encoded.iter_rows()), pace, "prepare", _piece, folder)
+        chunks = watched(encoded.iter_rows(), pace, "prepare", _piece, folder)
     return {**_summary(chunks, corpus, manifest), "evaluation_texts": screen.evaluation_texts}
 
 
-@dataclass(frozen=True)
-class EncodeRow:
-    """The Ray Data task that tokenizes a chunk of texts. Its output row describes the shards that it wrote."""
-
-    encode: Encode
-
-    def __call__(self, table: pa.Table) -> dict[str, list[Any]]:
-        """Tokenizes the chunk and returns its `EncodedChunk` as columns of one row."""
-        columns = self.encode(table)._asdict()
-        return {name: [value] for name, value in {**columns, "counts": json.dumps(columns["counts"])}.items()}
-
-
-def _encoded(row: dict[str, Any]) -> EncodedChunk:
-    counts = Counter[str](json.loads(row["counts"]))
-    return EncodedChunk(int(row["item"]), counts, int(row["text_bytes"]), str(row["tally"]))
-
-
-def _piece(chunk: EncodedChunk) -> Piece:
-    documents = chunk.counts["train_documents"] + chunk.counts["heldout_documents"]
-    return Piece(chunk.item, documents, chunk.text_bytes, bool(chunk.tally))
+def _piece(chunk: dict[str, Any]) -> Piece:
+    counts = json.loads(chunk["counts"])
+    documents = counts["train_documents"] + counts["heldout_documents"]
+    return Piece(int(chunk["item"]), documents, int(chunk["text_bytes"]), bool(chunk["tally"]))
 
 
 def batch_of(item: dict[str, Any]) -> dict[str, Any]:
@@ -220,12 +191,12 @@ def _row(item: int, chunk: int, texts: list[str], tally: Tally | None) -> pa.Tab
     )
 
 
-def _summary(chunks: list[EncodedChunk], corpus: CorpusConfig, manifest: Manifest) -> dict[str, Any]:
+def _summary(chunks: list[dict[str, Any]], corpus: CorpusConfig, manifest: Manifest) -> dict[str, Any]:
     tally, counts = Tally(), Counter[str]()
-    for chunk in sorted(chunks, key=attrgetter("item")):
-        counts.update(chunk.counts)
-        if chunk.tally:
-            tally.add(Tally(**json.loads(chunk.tally)))
+    for chunk in sorted(chunks, key=itemgetter("item")):
+        counts.update(json.loads(chunk["counts"]))
+        if chunk["tally"]:
+            tally.add(Tally(**json.loads(chunk["tally"])))
     if counts["refused"]:
         log(
             "prepare: whole texts were tokenized, which is slower, because this tokenizer does not allow splitting"

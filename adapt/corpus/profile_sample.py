@@ -144,19 +144,13 @@ def _records(part: Slice, corpus: CorpusConfig) -> Iterator[str | Bad]:
 
 def card_languages(folder: Path) -> list[str]:
     """Returns the languages that a model's card names in its metadata, as codes; empty if there is no card."""
-    card = folder / CARD
+    from huggingface_hub import metadata_load  # not at the top: loading it takes 0.2 s
+
     try:
-        lines = card.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
+        metadata = metadata_load(folder / CARD) or {}
+    except (OSError, ValueError, yaml.YAMLError):
         return []
-    if not lines or lines[0].strip() != "---" or "---" not in [line.strip() for line in lines[1:]]:
-        return []
-    end = [line.strip() for line in lines[1:]].index("---") + 1
-    try:
-        metadata = yaml.safe_load("\n".join(lines[1:end]))
-    except yaml.YAMLError:
-        return []
-    named = metadata.get("language") if isinstance(metadata, dict) else None
+    named = metadata.get("language")
     codes = named if isinstance(named, list) else [named]
     codes = ["no" if code is False else code for code in codes]  # YAML reads `no`, the code of Norwegian, as a boolean
     return [code.lower().partition("-")[0] for code in codes if isinstance(code, str)]

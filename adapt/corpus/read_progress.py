@@ -52,25 +52,22 @@ def text_sizes(chunk: pa.Table) -> np.ndarray:
 
 @dataclass
 class Pace:
-    """Progress of reading the items of a corpus. An item is a part of the corpus that one task reads.
+    """Progress of reading the items of a corpus.
 
-    How far a task is in its item is not known, so it is estimated from the amount of text that was read. The estimate
-    assumes that the item has as much text per unit of size as the finished items. Before the first item is finished, it
-    assumes one byte of text per byte of a file, unless some file is compressed, a table or a document.
+    How far a task is in its item is only known for plain files, in which a byte of text is about a byte of the file. In
+    other corpora, such as compressed files and documents, only finished items count.
     """
 
     sizes: Sequence[int]
     """Size of each item: bytes of files, modules of packages, or shards of datasets."""
-    expected: float | None
-    """Expected bytes of text per unit of `sizes`; None if they cannot be estimated yet."""
+    is_plain: bool
+    """Whether the corpus consists of uncompressed files of lines."""
     documents: int = 0
     text_bytes: int = 0
     done: int = 0
     """Total size of what has been read, in the unit of `sizes`."""
     _ended: int = 0
     """Sum of the sizes of the items that have been read completely."""
-    _ended_text: int = 0
-    """Bytes of text of the items that have been read completely."""
     _begun: Counter[int] = field(default_factory=Counter)
     """Bytes of text read from each unfinished item."""
 
@@ -79,39 +76,28 @@ class Pace:
         """Returns the progress before `items` are read (see `adapt.corpus.files.manifest.numbered_items`)."""
         slices = [json.loads(item["sources"]) for item in items]
         if corpus.source != "files":
-            return cls([len(item) for item in slices], None)
+            return cls([len(item) for item in slices], False)
         ends = {part.path: part.size for part in manifest.parts}
         sizes = [sum((s["stop"] or ends[s["path"]]) - s["start"] for s in item) for item in slices]
         formats = [format_of(part.path) for part in manifest.parts]
-        is_plain = all(kind not in (*TABLES, *DOCUMENTS) and compression is None for kind, compression in formats)
-        return cls(sizes, 1.0 if is_plain else None)
+        return cls(sizes, all(kind not in (*TABLES, *DOCUMENTS) and not compression for kind, compression in formats))
 
     @property
     def total(self) -> int:
-        """Sum of the sizes of all items; 0 as long as the progress cannot be estimated."""
-        return sum(self.sizes) if self.expected else 0
+        """Sum of the sizes of all items."""
+        return sum(self.sizes)
 
     def add(self, piece: Piece) -> None:
-        """Adds the documents and bytes of a piece that was read, and updates the estimate of how much has been read."""
+        """Adds the documents and bytes of a piece that was read."""
         self.documents += piece.documents
         self.text_bytes += piece.text_bytes
         self._begun[piece.item] += piece.text_bytes
         if piece.is_last:
             self._ended += self.sizes[piece.item]
-            self._ended_text += self._begun.pop(piece.item)
-            if self._ended_text:
-                self.expected = self._ended_text / max(self._ended, 1)
-        guessed = sum(self._read_of(item, text) for item, text in self._begun.items())
-        # the progress never decreases, even if an earlier estimate was too high
-        self.done = max(self.done, self._ended + guessed)
-
-    def _read_of(self, item: int, text_bytes: int) -> int:
-        """Estimates how much of an unfinished item was read, in the unit of `sizes`.
-
-        The result is below the item's size.
-        """
-        guess = int(text_bytes / self.expected) if self.expected else 0
-        return min(guess, max(self.sizes[item] - 1, 0))
+            del self._begun[piece.item]
+        begun = [min(text, max(self.sizes[item] - 1, 0)) for item, text in self._begun.items()]
+        # the progress never decreases, even if an item has less text than bytes
+        self.done = max(self.done, self._ended + sum(begun) * self.is_plain)
 
 
 class Line:

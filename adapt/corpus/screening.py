@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -376,35 +375,22 @@ REJECTS = "rejects"
 """Name of the folder with the dropped documents, one file per item."""
 
 
-class CheckHolder(Protocol):
-    """Gives access to a check of texts, which is in this process or in Ray's object store."""
-
-    def fetch(self) -> EvaluationIndex | Measured:
-        """Returns the check. Its method `many` returns, for each text, the reason to drop it or None."""
-
-
-@dataclass(frozen=True)
-class Local:
-    """Gives access to a check in the process that built the check."""
-
-    check: EvaluationIndex | Measured
-
-    def fetch(self) -> EvaluationIndex | Measured:
-        """Returns the check."""
-        return self.check
+Fetch = Callable[[], EvaluationIndex | Measured]
+"""Function that returns a check of texts, which may be in Ray's object store. The check's method `many` returns, for
+each text, the reason to drop it or None."""
 
 
 @dataclass(frozen=True)
 class Screen:
     """The checks that the documents of a source must pass in addition to the blocks of `corpus.cleaning`."""
 
-    contaminated: CheckHolder | None = None
-    """Access to the check for texts of evaluation sets; None if there is no evaluation set."""
+    contaminated: Fetch | None = None
+    """Returns the check for texts of evaluation sets; None if there is no evaluation set."""
     duplicates: Path | None = None
     """File of stage `dedup` for this source: an Arrow table of `item`, `ordinal` and `reason`, sorted. None if
     duplicates are kept."""
-    measured: CheckHolder | None = None
-    """Access to the check for texts on which losses are measured; None if there are none."""
+    measured: Fetch | None = None
+    """Returns the check for texts on which losses are measured; None if there are none."""
     rejects: Path | None = None
     """Folder for dropped documents, which are written as jsonl.gz with `reason`, `source`, `record` and `text`. None if
     dropped documents are not written."""
@@ -418,7 +404,8 @@ class Screen:
         Dropped documents are written to the item's own file in `rejects`, if set.
         """
         with _rejects(self.rejects, item) as reject:
-            yield Sieve(_fetched(self.contaminated), _fetched(self.measured), _ordinals(self.duplicates, item), reject)
+            checks = [fetch().many if fetch else None for fetch in (self.contaminated, self.measured)]
+            yield Sieve(*checks, _ordinals(self.duplicates, item), reject)
 
 
 PASS = Screen()
@@ -436,15 +423,12 @@ def local_screen(corpus: CorpusConfig, measured: Measured | None = None, duplica
     Raises:
         DataError: an evaluation set cannot be read, or is empty.
     """
-    return Screen(
-        Local(evaluation_index(corpus)) if corpus.decontaminate else None,
-        duplicates,
-        Local(measured) if measured else None,
-    )
+    contaminated = _returning(evaluation_index(corpus)) if corpus.decontaminate else None
+    return Screen(contaminated, duplicates, _returning(measured) if measured else None)
 
 
-def _fetched(held: CheckHolder | None) -> Check | None:
-    return held.fetch().many if held else None
+def _returning(check: EvaluationIndex | Measured) -> Fetch:
+    return lambda: check
 
 
 def _ordinals(file: Path | None, item: int) -> dict[int, Drop]:

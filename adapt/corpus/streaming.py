@@ -312,7 +312,7 @@ def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
                     chunks += 1
                 picked = _picked(chunk, position, fraction, left)
                 if documents := len(picked.column("texts")[0]):
-                    counts.update(encode(picked).counts)
+                    counts.update(json.loads(encode(picked)["counts"][0]))
                 taken, left = taken + documents, left - documents
                 # the sample ends when it has enough documents or when all items are read
                 done = max(taken * len(items), position * DOCUMENTS)

@@ -103,7 +103,7 @@ class LinesSource:
 
     def pace(self) -> Pace:
         """Returns the size of the file in bytes."""
-        return Pace([self.file.stat().st_size], 1.0)
+        return Pace([self.file.stat().st_size], True)
 
     def check(self, tally: Tally) -> None:
         """Checks nothing, because `read_lines` already raises an error at an unreadable line."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from adapt.config import Config, CorpusConfig
-from adapt.corpus.corpora import general_corpus, replayed_corpus, shared_with, trained_corpora
+from adapt.corpus.corpora import general_corpus, mixed_corpus, shared_with, trained_corpora
 from adapt.corpus.files.filesystem import is_url
 from adapt.corpus.files.manifest import sources_of
 from adapt.corpus.profile_sample import card_languages, profile_of, profile_texts
@@ -130,7 +130,7 @@ def replayed_text(
     if not context.config.mixture.replay_paths:
         return None
     name = f"{context.config.name}-replay"
-    files = listed_files(context, replayed_corpus(context.config), name, REPLAY)
+    files = listed_files(context, mixed_corpus(context.config, "mixture.replay"), name, REPLAY)
     return additional_text(context, files, measured, general, unseen)
 
 
@@ -171,7 +171,7 @@ def measured_general_files(context: Context, general: Prepare | None, replay: bo
         return ()
     files = [replace(general.files, source=GENERAL)] if general else []
     if replay and config.mixture.replay_paths:
-        files.append(listed_files(context, replayed_corpus(config), f"{config.name}-replay", REPLAY))
+        files.append(listed_files(context, mixed_corpus(config, "mixture.replay"), f"{config.name}-replay", REPLAY))
     return tuple(files)
 
 

@@ -15,7 +15,7 @@ from adapt.advise.findings import Case
 from adapt.config import Config, CorpusConfig, ModelConfig
 from adapt.config.job_config import Kind
 from adapt.config.kinds import Kinds
-from adapt.corpus.corpora import general_corpus, pooled_corpus, selection_pool
+from adapt.corpus.corpora import general_corpus, mixed_corpus
 from adapt.corpus.files.manifest import sources_of
 from adapt.evaluate.measurements import Unit
 from adapt.job.job_run import Job
@@ -215,9 +215,9 @@ def _corpora(config: Config) -> Iterator[tuple[str, list[tuple[str, CorpusConfig
     if config.evaluation.general_paths:
         yield "general", [("", general_corpus(config))]
     if config.tapt.pool_paths:
-        yield "pool", [("", pooled_corpus(config))]
+        yield "pool", [("", mixed_corpus(config, "tapt.pool"))]
     if config.select.pool_paths:
-        yield "candidates", [("", selection_pool(config))]
+        yield "candidates", [("", mixed_corpus(config, "select.pool"))]
 
 
 def _files(context: Context, name: str, corpora: Sequence[tuple[str, CorpusConfig]]) -> tuple[Files, ...]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from adapt.config import Config, CorpusConfig, SelectConfig, TaskConfig, section_of
 from adapt.config.job_config import Kind
-from adapt.corpus.corpora import selection_pool, selection_target
+from adapt.corpus.corpora import mixed_corpus
 from adapt.job.job_run import Job
 from adapt.job.job_text import DomainText, general_text
 from adapt.job.measuring_jobs import with_model
@@ -122,7 +122,7 @@ def select_documents(context: Context, general: Prepare | None, like: Select | N
     name = f"{config.name}-{selections_name(steps)}"
     tasks = tasks_with_text(config)
     paths = dict.fromkeys(path for step in steps for path in step.selection.models())
-    pool = listed_files(context, selection_pool(config), f"{config.name}-pool")
+    pool = listed_files(context, mixed_corpus(config, "select.pool"), f"{config.name}-pool")
     target = target_of(context, tasks, pool)
     unseen, measured = unseen_texts(context, tasks), (general,) if general else ()
     return Select(
@@ -159,7 +159,7 @@ def target_of(context: Context, tasks: Sequence[TaskConfig], pool: Files) -> Tar
     config = context.config
     if config.select.target_paths:
         name = f"{config.name}-target"
-        return Target(name, listed_files(context, selection_target(config), name), pool)
+        return Target(name, listed_files(context, mixed_corpus(config, "select.target"), name), pool)
     hidden = () if config.tapt.transductive else tasks
     texts = split_texts(context, tasks, ["train"], hidden)
     return Target(texts.name, texts, pool)

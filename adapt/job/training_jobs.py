@@ -11,7 +11,7 @@ from pathlib import Path
 
 from adapt.config import Config, NamedModel, TaskConfig
 from adapt.config.job_config import DAPT, TAPT_LENGTH, Kind
-from adapt.corpus.corpora import FILES, pooled_corpus
+from adapt.corpus.corpora import FILES, mixed_corpus
 from adapt.job.generated_text import refuse_rewriting, rephrased_sources
 from adapt.job.job_run import Job
 from adapt.job.job_text import additional_text, before_training, domain_text, general_text, replayed_text
@@ -115,7 +115,7 @@ def tapt_stages(context: Context) -> Export:
     sources: dict[str, Stage[Prepared]] = {task.name: _train_text(context, task, tasks, apart) for task in tasks}
     unseen = unseen_texts(context, tasks)
     if config.tapt.pool_paths:
-        pool = listed_files(context, pooled_corpus(config), f"{config.name}-pool")
+        pool = listed_files(context, mixed_corpus(config, "tapt.pool"), f"{config.name}-pool")
         sources[POOL] = additional_text(context, pool, apart, general, unseen)
     if chosen := selection_of_job(context, general):
         sources[SELECTION] = selected_text(context, chosen, apart, unseen)

@@ -1,5 +1,6 @@
 """Tests, without Ray, that the tokenizing task writes the right shards for each objective."""
 
+import json
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def written(
 ) -> tuple[TokenStream, TokenStream, dict[str, Any]]:
     texts = [Tagged.of(text, spans) for text, spans in zip(TEXTS, entities, strict=True)] if entities else TEXTS
     folder.mkdir(exist_ok=True)
-    counts = Encode(pretrained, folder, 0.2, form)(_row(0, 0, texts, None)).counts
+    counts = json.loads(Encode(pretrained, folder, 0.2, form)(_row(0, 0, texts, None))["counts"][0])
     streams = [TokenStream.open(folder, pattern) for pattern in (SHARD_GLOB, HELDOUT_GLOB)]
     assert min(stream.documents for stream in streams) > 3
     return (*streams, counts)
@@ -312,6 +313,6 @@ def test_each_sentence_is_a_document_with_the_key_of_its_text(tiny_bert: Path, t
     alone, _, _ = Encode(pretrained, tmp_path, 0.0).tokens(_row(0, 0, parts, None).to_pylist()[0])
     assert [ids.tolist() for ids in documents.lists("tokens")] == [ids.tolist() for ids in alone.lists("tokens")]
     assert keys.tolist() == keys_of(texts)[[0, 0, 0, 1, 2, 2]].tolist()
-    counts = Encode(pretrained, tmp_path, 0.0, form)(row).counts
+    counts = json.loads(Encode(pretrained, tmp_path, 0.0, form)(row)["counts"][0])
     assert counts["train_documents"] == 6
     assert form.identity() == {"marks": ("word_starts",), "sentences": True}

@@ -62,47 +62,47 @@ def shares(pace: Pace, *pieces: tuple[int, int, bool]) -> list[tuple[int, int]]:
 
 def test_a_byte_of_a_plain_file_counts_as_a_byte_of_text() -> None:
     pieces = (0, 30, False), (0, 30, False), (0, 20, True), (1, 40, False), (1, 40, True)
-    assert shares(Pace([100, 100], 1.0), *pieces) == [(30, 200), (60, 200), (100, 200), (150, 200), (200, 200)]
+    assert shares(Pace([100, 100], True), *pieces) == [(30, 200), (60, 200), (100, 200), (150, 200), (200, 200)]
 
 
-def test_progress_of_compressed_files_is_unknown_until_one_ends() -> None:
+def test_only_finished_compressed_files_count() -> None:
     pieces = (0, 150, False), (0, 150, True), (1, 150, False), (1, 150, True)
-    assert shares(Pace([100, 100], None), *pieces) == [(0, 0), (100, 200), (150, 200), (200, 200)]
+    assert shares(Pace([100, 100], False), *pieces) == [(0, 200), (100, 200), (100, 200), (200, 200)]
 
 
 def test_an_item_is_complete_only_after_its_last_piece() -> None:
-    assert shares(Pace([100], 1.0), (0, 500, False), (0, 500, True)) == [(99, 100), (100, 100)]
-    assert shares(Pace([0, 0], None), (0, 0, True), (1, 0, True)) == [(0, 0), (0, 0)]
+    assert shares(Pace([100], True), (0, 500, False), (0, 500, True)) == [(99, 100), (100, 100)]
+    assert shares(Pace([0, 0], False), (0, 0, True), (1, 0, True)) == [(0, 0), (0, 0)]
 
 
 def test_progress_never_decreases() -> None:
-    assert shares(Pace([100, 100], 1.0), (1, 90, False), (0, 900, True)) == [(90, 200), (110, 200)]
+    assert shares(Pace([100, 100], True), (1, 90, False), (0, 900, True)) == [(90, 200), (190, 200)]
 
 
 def test_items_in_any_order_sum_up_to_the_total() -> None:
-    pace = Pace([10, 20, 30], 1.0)
+    pace = Pace([10, 20, 30], True)
     shares(pace, (2, 15, False), (0, 10, True), (2, 15, True), (1, 20, True))
     assert (pace.done, pace.documents, pace.text_bytes) == (60, 4, 60)
 
 
-@pytest.mark.parametrize(("suffix", "expected"), [("jsonl", 1.0), ("jsonl.gz", None)])
+@pytest.mark.parametrize(("suffix", "is_plain"), [("jsonl", True), ("jsonl.gz", False)])
 def test_sizes_of_items_of_files_are_bytes(
-    suffix: str, expected: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    suffix: str, is_plain: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("adapt.corpus.files.manifest.ITEM_BYTES", 5000)
     manifest, corpus = corpus_in(tmp_path, 2, suffix)
     items = numbered_items(manifest, corpus)
     pace = Pace.of(items, manifest, corpus)
     assert sum(pace.sizes) == sum(file.stat().st_size for file in tmp_path.glob(f"*.{suffix}"))
-    assert (len(pace.sizes) > 2) is (expected is not None)
-    assert pace.expected == expected
+    assert (len(pace.sizes) > 2) is is_plain
+    assert pace.is_plain is is_plain
 
 
 def test_sizes_of_items_of_docstrings_are_modules() -> None:
     corpus = CorpusConfig(source="docstrings")
     items = [{"item": n, "sources": json.dumps([{"path": "a.py"}] * n)} for n in (1, 2)]
     pace = Pace.of(items, Manifest([]), corpus)
-    assert (pace.sizes, pace.expected) == ([1, 2], None)
+    assert (pace.sizes, pace.is_plain) == ([1, 2], False)
 
 
 def test_text_bytes_are_those_of_utf8() -> None:
@@ -174,7 +174,7 @@ def rows():
         time.sleep(0.15)
         yield {"number": number}
 piece = lambda row: Piece(row["number"], 250, 100, True)
-watched(rows(), Pace([100] * 4, 1.0), "prepare", piece, Path("none"))
+watched(rows(), Pace([100] * 4, True), "prepare", piece, Path("none"))
 print("result")
 """
 
@@ -263,7 +263,7 @@ def test_a_task_that_is_stopped_is_named_ended_and_run_again(
     with data_settings():
         steady = Steady(stops_once, "copying", tmp_path, stall_s=1.0)
         rows = ray.data.from_items(items, override_num_blocks=3).map_batches(steady, batch_size=1, batch_format="numpy")
-        pace = Pace([1] * 3, None)
+        pace = Pace([1] * 3, False)
         seen = watched(rows.iter_rows(), pace, "prepare", lambda row: Piece(row["number"], 1, 1, True), tmp_path)
     assert [row["number"] for row in seen] == [0, 0, 1, 1, 2, 2]
     (told,) = (line for line in capsys.readouterr().err.splitlines() if "a task on" in line)

@@ -16,7 +16,6 @@ from adapt.corpus import streaming as module
 from adapt.corpus.corpora import PLAIN, Form
 from adapt.corpus.files.manifest import build_manifest
 from adapt.corpus.heldout import Measured, is_heldout, key_of
-from adapt.corpus.prepare_corpus import Shared
 from adapt.corpus.streaming import ItemIndex, Online, Server, sample_heldout, serve, served
 from adapt.corpus.token_shards import Columns, Cut, TokenStream, write_shard
 from adapt.model.locate import Pretrained
@@ -252,15 +251,13 @@ def test_the_sample_of_a_small_corpus_is_its_whole_heldout_text(
 
 
 def test_documents_measured_elsewhere_are_neither_streamed_nor_sampled(
-    corpus: CorpusConfig, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: CorpusConfig, tiny_bert: Path, tmp_path: Path
 ) -> None:
-    # the test passes the object itself instead of a Ray reference, so it needs no object store
-    monkeypatch.setattr(Shared, "fetch", lambda shared: shared.reference)
     with_general = of(corpus, tiny_bert, tmp_path)
     general = [text.upper() for text in TEXTS[::7]]
     write_shard(tmp_path / "heldout-000000-000000.arrow", [[1]] * len(general), 10, keys=[*map(key_of, general)])
-    measured = Shared(Measured.of([tmp_path]))
-    read = replace(with_general.read, screen=replace(with_general.read.screen, measured=measured))
+    known = Measured.of([tmp_path])
+    read = replace(with_general.read, screen=replace(with_general.read.screen, measured=lambda: known))
     with_general = replace(with_general, read=read)
     tokenizer, rest = AutoTokenizer.from_pretrained(tiny_bert), [t for n, t in enumerate(TEXTS) if n % 7]
     for side in (False, True):

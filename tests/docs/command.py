@@ -20,7 +20,7 @@ from adapt.chain.chain_nodes import expand_chain
 from adapt.cli.main import main
 from adapt.config import Config
 from adapt.config.fields import hints_of, read_fields
-from adapt.config.job_config import DAPT, Kind
+from adapt.config.job_config import Kind
 from adapt.model import demo_checkpoint
 from adapt.parse.command_line import read_given
 from adapt.parse.keys import named_in, nested, option_sections, overlaid

@@ -10,7 +10,6 @@ import hashlib
 import importlib.metadata
 import json
 import os
-import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -182,29 +181,28 @@ def package_records(names: Sequence[str]) -> list[Path]:
     Raises:
         ConfigError: a package is not installed. The message suggests the installed package with the most similar name.
     """
-    installed: dict[str, list[importlib.metadata.Distribution]] = {}
-    for distribution in importlib.metadata.distributions():
-        if distribution.name not in (None, "dontstop"):  # remains of a removed package may have no name
-            installed.setdefault(_canonical(distribution.name), []).append(distribution)
-    chosen = {_canonical(name) for name in names} or installed.keys()
-    # Reading the list of files of every installed package takes seconds, so only the lists of the chosen packages are
-    # read.
-    found = {name: [path for each in installed.get(name, []) for path in _records_of(each)] for name in chosen}
+    # remains of a removed package may have no name
+    installed = [each for each in importlib.metadata.distributions() if each.name not in (None, "dontstop")]
+    if not names:
+        return sorted({path for each in installed for path in _records_of(each)})
+    found: set[Path] = set()
     for name in names:
-        if not found[_canonical(name)]:
-            raise ConfigError(f"corpus.packages: package {name} is not installed", nearest(_canonical(name), installed))
-    return sorted({path for paths in found.values() for path in paths})
+        try:
+            records = _records_of(importlib.metadata.distribution(name))
+        except importlib.metadata.PackageNotFoundError:
+            records = []
+        if not records:
+            raise ConfigError(
+                f"corpus.packages: package {name} is not installed", nearest(name, (each.name for each in installed))
+            )
+        found.update(records)
+    return sorted(found)
 
 
 def _records_of(distribution: importlib.metadata.Distribution) -> list[Path]:
     files = distribution.files or []
     records = (file for file in files if file.name == "RECORD" and file.parent.name.endswith(".dist-info"))
     return [Path(str(file.locate())) for file in records]
-
-
-def _canonical(package: str) -> str:
-    """Returns the canonical form of a package's name: `scikit_learn` and `scikit-learn` are the same package."""
-    return re.sub(r"[-_.]+", "-", package).lower()
 
 
 ITEM_BYTES = 64 * MIB
