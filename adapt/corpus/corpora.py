@@ -113,10 +113,6 @@ class Form:
     def of(cls, *objectives: ObjectiveConfig, sentences: bool = False) -> "Form":
         """Returns the combined requirements of all objectives of a training run, which has one objective per phase.
 
-        Args:
-            objectives: the objectives.
-            sentences: whether documents are split into sentences.
-
         Raises:
             ConfigError: two phases find entities in different ways (another field or tagger).
         """
@@ -226,12 +222,6 @@ def shared_with(general: Manifest, trained: Mapping[str, Sequence[Manifest]], he
 
 def check_heldout(heldout: int, trained: int | None, field: str, folder: Path) -> None:
     """Checks that at least one document of prepared general text is held out.
-
-    Args:
-        heldout: number of held-out documents.
-        trained: number of documents to train on.
-        field: name of the configuration field that also trains on this text.
-        folder: folder of the prepared text.
 
     Raises:
         DataError: no document is held out. The message names the field that trains on the text.

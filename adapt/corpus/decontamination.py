@@ -72,9 +72,6 @@ class EvaluationIndex:
         """Returns the reason to drop a document if it contains an evaluation text; otherwise None.
 
         The reason names the evaluation set of the text with the largest share of common runs.
-
-        Args:
-            text: text of the document, normalised or not.
         """
         return self.many([text])[0]
 

@@ -70,7 +70,7 @@ class Sign:
     def __call__(self, table: pa.Table) -> dict[str, list[int]]:
         """Writes the chunk's files, and returns the chunk's key, number of documents and bytes of text.
 
-        The column `is_last` is 1 if the chunk is the last one of its item (the part of a source that one task reads).
+        The column `is_last` is 1 if the chunk is the last one of its item.
         """
         os.environ["RAYON_NUM_THREADS"] = "1"  # rensa uses one thread, because several tasks run in parallel
         row = table.to_pylist()[0]
@@ -237,7 +237,7 @@ def merged(batches: Iterable[np.ndarray]) -> np.ndarray:
 def write_duplicates(file: Path, parts: ChunkParts, dropped: np.ndarray, reasons: np.ndarray, source: int) -> None:
     """Writes an Arrow file with a row per document that a source loses: its item, its ordinal there, and the reason.
 
-    An item is a part of the source that one task reads. `adapt.corpus.screening.Sieve` defines ordinals.
+    `adapt.corpus.screening.Sieve` defines ordinals.
 
     Args:
         file: file to write.

@@ -256,11 +256,7 @@ _BEYOND = (2**62, 2**62)
 
 
 class Marker:
-    """Marks the starts of words and the entities among the tokens of texts.
-
-    Args:
-        tokenizer: the backend of the model's tokenizer.
-    """
+    """Marks the starts of words and the entities among the tokens of texts."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         probe = tokenizer.encode("a b", add_special_tokens=False)

@@ -72,10 +72,6 @@ class HeldShare(NamedTuple):
 def share_holding(folders: Iterable[Path], documents: int) -> HeldShare | None:
     """Returns the smallest share, rounded up to two digits, that holds out at least `documents` documents.
 
-    Args:
-        folders: folders of prepared corpora.
-        documents: minimum number of documents to hold out.
-
     Returns:
         The share and the number of documents that it holds out; None if no document would remain to train on.
 
@@ -88,10 +84,6 @@ def share_holding(folders: Iterable[Path], documents: int) -> HeldShare | None:
 
 def share_of_keys(keys: np.ndarray, documents: int) -> HeldShare | None:
     """Returns the smallest share, rounded up to two digits, that holds out at least `documents` of the given keys.
-
-    Args:
-        keys: keys of all documents, as returned by `keys_of`.
-        documents: minimum number of documents to hold out.
 
     Returns:
         The share and the number of documents that it holds out; None if no document would remain to train on.

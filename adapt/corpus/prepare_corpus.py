@@ -145,13 +145,13 @@ def _piece(chunk: dict[str, Any]) -> Piece:
 
 
 def batch_of(item: dict[str, Any]) -> dict[str, Any]:
-    """Converts an item (the part of a corpus that one task reads) to the form in which Ray Data passes it to `Read`."""
+    """Converts an item to the form in which Ray Data passes it to `Read`."""
     return {name: np.array([value]) for name, value in item.items()}
 
 
 @dataclass(frozen=True)
 class Read:
-    """The Ray Data task that reads an item (a part of the corpus), cleans it, and cuts it into chunks."""
+    """The Ray Data task that reads an item, cleans it, and cuts it into chunks."""
 
     corpus: CorpusConfig
     chunk_characters: int

@@ -105,7 +105,7 @@ def profile_texts(manifest: Manifest, corpus: CorpusConfig, must_read: bool = Fa
         manifest: the files of the corpus.
         corpus: settings for reading and cleaning the corpus.
         must_read: whether a file that cannot be read is an error. If False, such a file only ends the sampling of its
-            item (the part of a corpus that one task reads), because the stage that reads the whole corpus will report
+            item, because the stage that reads the whole corpus will report
             the error.
 
     Raises:
@@ -158,11 +158,6 @@ def card_languages(folder: Path) -> list[str]:
 
 def profile_corpus(manifest: Manifest, corpus: CorpusConfig, model: Path) -> TextProfile:
     """Samples a corpus that a job has already read, and returns the profile of the sample.
-
-    Args:
-        manifest: the files of the corpus.
-        corpus: settings for reading and cleaning the corpus.
-        model: folder of the model, whose card names its languages.
 
     Raises:
         AdaptError: a file can no longer be read. The profile would be wrong if this file were left out.

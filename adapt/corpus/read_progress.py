@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 
 class Piece(NamedTuple):
-    """Numbers of documents and bytes that were read in one step from an item (part of a corpus that one task reads)."""
+    """Numbers of documents and bytes that were read in one step from an item."""
 
     item: int
     documents: int

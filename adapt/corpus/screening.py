@@ -105,10 +105,6 @@ def check_few_bad(tally: Tally, most: float, records: str = "records") -> None:
 def check_some_left(tally: Tally, files: Sequence[str]) -> None:
     """Checks that at least one document was kept.
 
-    Args:
-        tally: counts of all records that were read.
-        files: names of the files that were read.
-
     Raises:
         DataError: no document was kept. The message says for which reasons the records were left out.
     """
@@ -145,10 +141,7 @@ BATCH_RECORDS texts, whichever comes first."""
 
 @dataclass(frozen=True)
 class Sieve:
-    """The checks that the documents of an item must pass in addition to the blocks of `corpus.cleaning`.
-
-    An item is a part of a corpus that one task reads.
-    """
+    """The checks that the documents of an item must pass in addition to the blocks of `corpus.cleaning`."""
 
     contaminated: Check | None = None
     """Check that finds texts of evaluation sets; None if there is no evaluation set. The check is applied to the
@@ -399,7 +392,7 @@ class Screen:
 
     @contextmanager
     def of(self, item: int) -> Iterator[Sieve]:
-        """Yields the checks for the documents of one item, the part of a corpus that one task reads.
+        """Yields the checks for the documents of one item.
 
         Dropped documents are written to the item's own file in `rejects`, if set.
         """

@@ -266,10 +266,6 @@ def read_legibility(metrics: Mapping[str, Any]) -> Legibility | None:
 def count_sample(texts: Sequence[str], tokenizer: "TextTokenizer") -> Counter[str]:
     """Counts words and tokens in a sample of the texts of a chunk.
 
-    Args:
-        texts: all texts of the chunk.
-        tokenizer: tokenizer of the model.
-
     Returns:
         The counts. The key of a count is COUNT followed by a name of FIGURES.
     """

@@ -95,10 +95,6 @@ class TokenStream:
 
         The check detects missing shards, because a missing shard would shift all later rows.
 
-        Args:
-            folder: folder of the stage.
-            pattern: glob of the shards (see `adapt.support.schema`).
-
         Raises:
             DataError: a shard cannot be read, or the total number of tokens of the shards differs from the number in
                 the stage's record.

@@ -48,9 +48,6 @@ def asks_for(arguments: Sequence[str], *options: str) -> bool:
 def read_given(arguments: Sequence[str]) -> dict[str, Any]:
     """Reads the values on a command line and in its files, by section, before types are checked.
 
-    Args:
-        arguments: arguments without the program's name.
-
     Raises:
         ConfigError: a key is unknown, or a file cannot be read.
     """
@@ -173,9 +170,6 @@ def _read(text: str) -> Any:
 
 def refuse_stray(arguments: Sequence[str]) -> None:
     """Refuses values without an option, which the shell produces from an unquoted pattern.
-
-    Args:
-        arguments: arguments of a command line, without the program's name.
 
     Raises:
         ConfigError: there is a value without an option.

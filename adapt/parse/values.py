@@ -13,10 +13,6 @@ from adapt.support.errors import ConfigError
 def check_config(config: Config, kind: Kind = DAPT) -> None:
     """Refuses values that have a wrong type or are out of range, and fields that contradict each other.
 
-    Args:
-        config: the configuration, built in Python or from parsed values.
-        kind: kind of the job that will use the configuration.
-
     Raises:
         ConfigError: a value is wrong. The message names the field.
     """

@@ -88,9 +88,6 @@ def without_margins(pages: Sequence[Sequence[str]]) -> list[list[str]]:
 
     Lines that differ only in their numbers, such as page numbers, count as equal. Rows of numbers, as in tables, are an
     exception.
-
-    Args:
-        pages: lines of each page.
     """
     filled = [[line for line in page if line.strip()] for page in pages]
     counts = Counter(line for page in filled for line in {_pattern(line) for line in _margins(page)})

@@ -212,22 +212,12 @@ def check_contents(head: bytes, path: str | Path, kind: str, compression: str | 
 
 
 def fix_of(reasons: str) -> str:
-    """Returns advice for repairing unreadable records; empty if no advice fits the given reasons.
-
-    Args:
-        reasons: text that contains the reasons why records cannot be read.
-    """
+    """Returns advice for repairing unreadable records; empty if no advice fits the given reasons."""
     return next((fix for reason, fix in _FIXES.items() if reason in reasons), "")
 
 
 def no_readable(path: str | Path, count: int, first: str) -> DataError:
-    """Returns the error for a file without any readable record.
-
-    Args:
-        path: path of the file.
-        count: number of records of the file.
-        first: reason why the first record cannot be read.
-    """
+    """Returns the error for a file without any readable record."""
     return DataError(
         f"{path} has no readable record; the first of {count} is unreadable: {first}",
         f"{fix_of(first) or 'fetch or write the file again'}; or leave it out of corpus.paths",

@@ -68,12 +68,6 @@ def read_shard(corpus: CorpusConfig, commit: str, reading: Reading) -> Iterator[
 def check_dataset(corpus: CorpusConfig, commit: str, name: str, fix: str = TEXT_FIX) -> None:
     """Checks that a split of a dataset has the field `name`.
 
-    Args:
-        corpus: settings that name the dataset, its configuration and its split.
-        commit: commit of the dataset.
-        name: name of the field.
-        fix: advice for the message if there is no such field.
-
     Raises:
         DataError: there is no such configuration or split, or the dataset cannot be opened, or lacks the field. The
             message lists its fields.

@@ -267,12 +267,12 @@ def items_of(manifest: Manifest, corpus: CorpusConfig) -> list[str]:
 
 
 def numbered_items(manifest: Manifest, corpus: CorpusConfig) -> list[dict[str, Any]]:
-    """Returns the items of a corpus with their numbers, in manifest order. An item is a part that one task reads."""
+    """Returns the items of a corpus with their numbers, in manifest order."""
     return [{"item": i, "sources": item} for i, item in enumerate(items_of(manifest, corpus))]
 
 
 class ItemPlace(NamedTuple):
-    """The position of an item (a part of a corpus that one task reads) in its corpus."""
+    """The position of an item in its corpus."""
 
     part: int
     """Index in the manifest (from 0) of the file, dataset or package that contains the item. If the item consists of
@@ -291,7 +291,7 @@ def places_of(manifest: Manifest, corpus: CorpusConfig) -> list[ItemPlace]:
 
 
 def slices_of(item: str) -> list[Slice]:
-    """Parses the slices of an item (the part of a corpus that one task reads) from JSON."""
+    """Parses the slices of an item from JSON."""
     return [Slice(**slice) for slice in json.loads(item)]
 
 

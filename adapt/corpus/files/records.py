@@ -63,10 +63,6 @@ class Reading:
 def read_records(path: str | Path, reading: Reading) -> Iterator[str | Bad]:
     """Yields the text of each record in a file or in a range of it, or a `Bad` reason if the record has no text.
 
-    Args:
-        path: path or URL of the file.
-        reading: the fields to read, the range of the file, and limits.
-
     Raises:
         DataError: the whole file is broken (truncated, not of the format that its name indicates, or without the
             field), or the file has changed.
@@ -152,10 +148,6 @@ def _some_readable(records: Iterator[T], path: str | Path, is_whole: bool = True
 
 def check_quotes(path: str | Path, reading: Reading) -> bool:
     """Reads a whole csv or tsv file, and returns whether its quotes enclose cells.
-
-    Args:
-        path: path or URL of the file.
-        reading: settings, which contain the maximum size of a row.
 
     Raises:
         DataError: two columns have the same name, or rows may be lost in a cell.
