@@ -8,7 +8,7 @@ workers.
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -22,13 +22,13 @@ from ray.data import TaskPoolStrategy
 
 from adapt.config import CorpusConfig
 from adapt.corpus.corpora import PLAIN, Form, dropped_documents
-from adapt.corpus.decontamination import evaluation_index
+from adapt.corpus.decontamination import EvaluationIndex, evaluation_index
 from adapt.corpus.encode_chunks import Encode, share_tokenizer
 from adapt.corpus.entities import Tagged
 from adapt.corpus.files.manifest import Manifest, numbered_items
 from adapt.corpus.heldout import MEASURED, Measured
 from adapt.corpus.read_progress import Pace, Piece, watched
-from adapt.corpus.screening import PASS, REJECTS, Screen, Tally, check_few_bad, item_texts
+from adapt.corpus.screening import PASS, REJECTS, Fetched, Screen, Tally, check_few_bad, item_texts
 from adapt.corpus.text_profile import Legibility
 from adapt.model.locate import Pretrained
 from adapt.ray.node_files import OnNode
@@ -64,11 +64,17 @@ def screen_of(
         DataError: an evaluation set or a measured corpus cannot be read, or a set is empty.
     """
     rejects = folder / REJECTS if corpus.write_rejects else None
-    known = partial(ray.get, ray.put(Measured.of(measured))) if measured else None
+    known = _stored(Measured.of(measured)) if measured else None
     if not corpus.decontaminate:
         return Screen(None, duplicates, known, rejects)
     index = evaluation_index(corpus)
-    return Screen(partial(ray.get, ray.put(index)), duplicates, known, rejects, index.counts)
+    return Screen(_stored(index), duplicates, known, rejects, index.counts)
+
+
+def _stored(check: EvaluationIndex | Measured) -> Fetched:
+    """Puts a check into Ray's object store, from which tasks fetch it without copying its arrays."""
+    fetch: Callable[[Any], Any] = ray.get
+    return partial(fetch, ray.put(check))
 
 
 def prepare(

@@ -368,7 +368,7 @@ REJECTS = "rejects"
 """Name of the folder with the dropped documents, one file per item."""
 
 
-Fetch = Callable[[], EvaluationIndex | Measured]
+Fetched = Callable[[], EvaluationIndex | Measured]
 """Function that returns a check of texts, which may be in Ray's object store. The check's method `many` returns, for
 each text, the reason to drop it or None."""
 
@@ -377,12 +377,12 @@ each text, the reason to drop it or None."""
 class Screen:
     """The checks that the documents of a source must pass in addition to the blocks of `corpus.cleaning`."""
 
-    contaminated: Fetch | None = None
+    contaminated: Fetched | None = None
     """Returns the check for texts of evaluation sets; None if there is no evaluation set."""
     duplicates: Path | None = None
     """File of stage `dedup` for this source: an Arrow table of `item`, `ordinal` and `reason`, sorted. None if
     duplicates are kept."""
-    measured: Fetch | None = None
+    measured: Fetched | None = None
     """Returns the check for texts on which losses are measured; None if there are none."""
     rejects: Path | None = None
     """Folder for dropped documents, which are written as jsonl.gz with `reason`, `source`, `record` and `text`. None if
@@ -397,8 +397,9 @@ class Screen:
         Dropped documents are written to the item's own file in `rejects`, if set.
         """
         with _rejects(self.rejects, item) as reject:
-            checks = [fetch().many if fetch else None for fetch in (self.contaminated, self.measured)]
-            yield Sieve(*checks, _ordinals(self.duplicates, item), reject)
+            contaminated = self.contaminated().many if self.contaminated else None
+            measured = self.measured().many if self.measured else None
+            yield Sieve(contaminated, measured, _ordinals(self.duplicates, item), reject)
 
 
 PASS = Screen()
@@ -420,7 +421,7 @@ def local_screen(corpus: CorpusConfig, measured: Measured | None = None, duplica
     return Screen(contaminated, duplicates, _returning(measured) if measured else None)
 
 
-def _returning(check: EvaluationIndex | Measured) -> Fetch:
+def _returning(check: EvaluationIndex | Measured) -> Fetched:
     return lambda: check
 
 

@@ -64,7 +64,7 @@ def test_every_field_that_has_no_null_is_refused_by_name(tmp_path: Path) -> None
 def test_blank_fields_are_refused_on_the_command_line() -> None:
     for name in WITHOUT_NULL:
         section, _, field = name.partition(".")
-        forms = [[f"--{name}", "null"], [f"--{name}="], [f"--{name}", ""], [f"--{name}=null", "--seed", "1"]]
+        forms = [[f"--{name}", "null"], [f"--{name}="], [f"--{name}", ""], [f"--{name}=null", "--debug"]]
         for arguments in forms + ([[f"--{section}", f"{{{field}: }}"]] if field else []):
             assert refusal(arguments) == f"{name} has no value"
 
