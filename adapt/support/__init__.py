@@ -1,1 +1,1 @@
-"""Helpers that all packages may use: errors, versions, redaction of credentials, and names of columns and files."""
+"""Helpers that all packages may use: errors, versions, paths, redaction of credentials, names of columns and files."""

@@ -50,7 +50,7 @@ def test_most_fields_do_not_accept_null() -> None:
     assert len(FIELDS) - len(WITHOUT_NULL) > 30
 
 
-def test_every_field_that_has_no_null_is_refused_by_name(tmp_path: Path) -> None:
+def test_every_field_that_has_no_null_is_refused_by_name_and_line(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     for number, name in enumerate(WITHOUT_NULL):
         section, _, field = name.partition(".")
