@@ -7,7 +7,7 @@ import ray
 import torch
 from ray.exceptions import OutOfMemoryError, RayTaskError, WorkerCrashedError
 
-from adapt.ray.runtime import user_errors
+from adapt.ray.runtime import batch_errors, user_errors
 from adapt.support.errors import DataError, DeviceMemoryError
 
 
@@ -53,3 +53,13 @@ def test_a_task_that_ray_ends_for_lack_of_memory_raises_our_error() -> None:
 
     with pytest.raises(DeviceMemoryError), user_errors():
         ray.get(ray.remote(work).remote())
+
+
+def test_a_lack_of_memory_names_the_field_with_the_size_of_batches() -> None:
+    with pytest.raises(DeviceMemoryError) as caught, batch_errors("harness.batch_size"):
+        raise RuntimeError("CUDA out of memory")
+    assert caught.value.fix.startswith("lower harness.batch_size")
+    assert caught.value.field == "harness.batch_size"
+    with pytest.raises(DeviceMemoryError, match="use machines with more memory") as caught, batch_errors(None):
+        raise MemoryError
+    assert "lower" not in caught.value.fix

@@ -34,7 +34,14 @@ from adapt.embed.text_chunks import ReadChunks, TextSource, total_of
 from adapt.embed.vector_files import chunk_file, known_counts, vector_files, write_vectors
 from adapt.index.exact_search import scaled
 from adapt.ray.node_files import OnNode, call, on_node
-from adapt.ray.runtime import data_settings, gpus_per_worker, hide_unreserved_gpus, telling_stalls, user_errors
+from adapt.ray.runtime import (
+    batch_errors,
+    data_settings,
+    gpus_per_worker,
+    hide_unreserved_gpus,
+    telling_stalls,
+    user_errors,
+)
 from adapt.runner.files import remove_asides
 from adapt.support.errors import DataError
 from adapt.support.heartbeat import Steady, at_work
@@ -141,7 +148,7 @@ def embed_texts(
     gpus, totals = gpus_per_worker(resources), ray.cluster_resources()
     cpus = max(1, int(totals.get("CPU", 1)))
     actors = max(1, int(totals.get("GPU", 0) / gpus)) if gpus else cpus
-    with user_errors(), data_settings(WAITING_BYTES, target_max_block_size=1):
+    with batch_errors(embedder.batch_field), data_settings(WAITING_BYTES, target_max_block_size=1):
         embedded = (
             ray.data.from_items(source.items())
             .map_batches(
@@ -207,7 +214,7 @@ def look_first(
     if sum(source.pace().sizes) < LARGE_BYTES:
         return
     task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(call)
-    with user_errors():
+    with batch_errors(embedder.batch_field):
         share = ray.get(
             task.remote(OnNode(_unknown_share), source.reader(folder), some_of(source.items()), embedder, learnt)
         )
@@ -330,7 +337,10 @@ def learn_embedder(
     if not texts:
         raise DataError("there is no text to learn from", "check the paths of the pool, its text_field and cleaning")
     task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(call)
-    with user_errors(), following(folder / METRICS_FILE, folder / NOTICE_FILE, "learning from a sample"):
+    with (
+        batch_errors(embedder.batch_field),
+        following(folder / METRICS_FILE, folder / NOTICE_FILE, "learning from a sample"),
+    ):
         figures: dict[str, float] = ray.get(task.remote(OnNode(learn_in_task), embedder, texts, folder))
     return {"texts": len(texts), **figures}
 

@@ -46,6 +46,8 @@ class Embedder(ABC):
     """Whether the embedder needs a model. Its options then have a field `path` (null: the job's model)."""
     learns: ClassVar[bool] = False
     """Whether the embedder learns from texts before it can embed. Its options then have a field `sample_documents`."""
+    batch_field: ClassVar[str | None] = None
+    """Configuration field with the number of texts per pass, which users lower if memory runs out."""
     packages: ClassVar[tuple[str, ...]] = ()
     """Names of the packages whose versions affect the vectors; see `adapt.runner.stage.deciding`."""
 

@@ -63,6 +63,7 @@ class TransformerMean(Embedder):
 
     Options = TransformerOptions
     reads_model = True
+    batch_field = "transformer.texts_at_once"
     packages = ("tokenizers",)
 
     def load(self, folder: Path | None) -> None:
@@ -169,6 +170,7 @@ class StaticMean(Embedder):
     Options = StaticOptions
     reads_model = True
     learns = True
+    batch_field = "static.texts_at_once"
     packages = ("tokenizers",)
 
     def check(self) -> None:

@@ -30,7 +30,7 @@ from adapt.corpus.heldout import Measured
 from adapt.evaluate.measurements import BITS_PER_NAT, FEWEST, Estimate, TextLoss
 from adapt.model.locate import Pretrained
 from adapt.ray.node_files import OnNode, call
-from adapt.ray.runtime import gpus_per_worker, hide_unreserved_gpus, telling_stalls, user_errors
+from adapt.ray.runtime import batch_errors, gpus_per_worker, hide_unreserved_gpus, telling_stalls
 from adapt.runner import Record
 from adapt.runner.digest import check_content
 from adapt.runner.files import write_atomically
@@ -43,7 +43,13 @@ from adapt.terminal.console import log
 T = TypeVar("T")
 
 
-def call_on_device(function: Callable[..., T], resources: ResourcesConfig, folder: Path, *arguments: Any) -> T:
+def call_on_device(
+    function: Callable[..., T],
+    resources: ResourcesConfig,
+    folder: Path,
+    *arguments: Any,
+    batch_field: str | None = "evaluation.micro_batch",
+) -> T:
     """Calls a function in a Ray task that reserves one device of the cluster, and returns its result.
 
     Args:
@@ -52,12 +58,17 @@ def call_on_device(function: Callable[..., T], resources: ResourcesConfig, folde
         folder: folder of the stage. A signal that stops the task's process is recorded there, and Ray then calls the
             function again.
         arguments: arguments of the function.
+        batch_field: configuration field with the number of texts per pass, which users lower if memory runs out. None
+            if there is no such field.
+
+    Raises:
+        DeviceMemoryError: a device or its machine ran out of memory.
     """
     import ray
 
     task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(call)
     steady = OnNode(Steady(function, "measuring", folder.absolute(), resources.stall_s, patient=True))
-    with user_errors(), telling_stalls("evaluate", folder):
+    with batch_errors(batch_field), telling_stalls("evaluate", folder):
         result: T = ray.get(task.remote(steady, *arguments))
         return result
 

@@ -155,9 +155,9 @@ class Retrieved:
     mean_cosine: Less[float]
     """Mean cosine similarity of the vectors of two different documents (Ethayarajh 2019, arXiv 1909.00512). It is 0 for
     isotropic vectors, and 1 if all vectors have the same direction."""
-    isoscore: More[float]
+    isoscore: More[float | None]
     """IsoScore of the documents' vectors (Rudman et al. 2022, arXiv 2108.07344): roughly the share of
-    dimensions in which the vectors vary equally, from 0 to 1."""
+    dimensions in which the vectors vary equally, from 0 to 1. None with fewer than two documents."""
     queries: int
     documents: int
     """Number of documents that were searched."""
@@ -212,7 +212,8 @@ class RetrievalChange:
         ]
         for name, title in (("mean_cosine", "mean cosine of two documents"), ("isoscore", "IsoScore")):
             old, new = getattr(self.before, name), getattr(self.after, name)
-            rows.append([title, f"{old:.3f}", f"{new:.3f}", f"{new - old:+.3f}"])
+            if old is not None and new is not None:
+                rows.append([title, f"{old:.3f}", f"{new:.3f}", f"{new - old:+.3f}"])
         return rows
 
     def note(self) -> str:

@@ -320,7 +320,6 @@ def sample_texts(folder: Path, tokenizer: PreTrainedTokenizerBase, most: int) ->
 def similarities(samples: Mapping[str, Sequence[str]]) -> Similar:
     """Computes the similarity of domains from the words in their samples, keyed by domain."""
     counts = {name: _counts(texts) for name, texts in samples.items()}
-    top = {name: set(sorted(words, key=lambda w: (-words[w][0], w))[:TOP_WORDS]) for name, words in counts.items()}
     spread = {
         name: {w for w, (_, documents) in words.items() if documents >= LEAST_DOCUMENTS}
         for name, words in counts.items()
@@ -329,10 +328,16 @@ def similarities(samples: Mapping[str, Sequence[str]]) -> Similar:
     return Similar(
         domains=names,
         documents=[len(texts) for texts in samples.values()],
-        overlap=[[len(top[a] & top[b]) / max(1, min(len(top[a]), len(top[b]))) for b in names] for a in names],
+        overlap=_overlaps([counts[name] for name in names]),
         jaccard=[[len(spread[a] & spread[b]) / max(1, len(spread[a] | spread[b])) for b in names] for a in names],
         cross_loss=_cross_losses([{w: count for w, (count, _) in counts[name].items()} for name in names]),
     )
+
+
+def _overlaps(counts: Sequence[Mapping[str, tuple[int, int]]]) -> Rows:
+    """Returns the shares of the top words that two domains have in common, from the words' counts per domain."""
+    top = [set(sorted(words, key=lambda w: (-words[w][0], w))[:TOP_WORDS]) for words in counts]
+    return [[len(a & b) / max(1, min(len(a), len(b))) for b in top] for a in top]
 
 
 def word_overlaps(texts: Mapping[str, Sequence[str]]) -> dict[str, list[float]]:
@@ -341,7 +346,7 @@ def word_overlaps(texts: Mapping[str, Sequence[str]]) -> dict[str, list[float]]:
     All texts are first cut to the same number of words.
     """
     words = min(sum(len(text.split()) for text in documents) for documents in texts.values())
-    overlaps = similarities({name: _first_words(documents, words) for name, documents in texts.items()}).overlap
+    overlaps = _overlaps([_counts(_first_words(documents, words)) for documents in texts.values()])
     return {
         name: [share for column, share in enumerate(row) if column != number]
         for number, (name, row) in enumerate(zip(texts, overlaps, strict=True))

@@ -211,7 +211,7 @@ def mean_cosine(vectors: np.ndarray) -> float:
     return float((np.square(units.sum(0)).sum() - np.square(units).sum()) / max(count * (count - 1), 1))
 
 
-def isoscore(vectors: np.ndarray) -> float:
+def isoscore(vectors: np.ndarray) -> float | None:
     """Returns the IsoScore of vectors (Rudman et al. 2022, arXiv 2108.07344, algorithm 1): 0 to 1, 1 is isotropic.
 
     With the variances s_1 to s_n along the principal components, scaled so that |s| = sqrt(n), the defect is
@@ -219,8 +219,11 @@ def isoscore(vectors: np.ndarray) -> float:
     p = (n - d^2 (n - sqrt(n)))^2 / n^2, and the score is (n p - 1) / (n - 1).
 
     Args:
-        vectors: [points, n], with at least 2 dimensions. Fewer points than dimensions lower the score.
+        vectors: [points, n], with at least 2 dimensions. Fewer points than dimensions lower the score. A single point
+            has no variance, so its score is None.
     """
+    if len(vectors) < 2:
+        return None
     size = vectors.shape[1]
     variances = np.linalg.eigvalsh(np.cov(vectors.astype(np.float64), rowvar=False))
     norm = np.linalg.norm(variances)
@@ -256,7 +259,7 @@ def measure_retrieval(config: Config, vectors: VectorModel, folder: Path) -> Ret
 
 def _measure(
     retrieval: RetrievalConfig, vectors: VectorModel, search: PairSearch
-) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+) -> tuple[dict[str, np.ndarray], dict[str, float | None]]:
     """Loads the model and measures it. Imports torch late, after Ray has hidden the GPUs of other tasks."""
     hide_unreserved_gpus()
     from adapt.evaluate.evaluation_task import ready
@@ -266,7 +269,7 @@ def _measure(
 
 def retrieved_by(
     loaded: Any, retrieval: RetrievalConfig, vectors: VectorModel, search: PairSearch
-) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+) -> tuple[dict[str, np.ndarray], dict[str, float | None]]:
     """Embeds the texts, ranks the documents, and returns the measures of each query and the isotropy of the documents.
 
     Args:

@@ -42,7 +42,14 @@ from adapt.embed.text_chunks import ReadPool
 from adapt.generate.block_files import BLOCKS, FIGURES_FILE, MadeFigures, files_of_block, known_figures
 from adapt.generate.makers import Maker
 from adapt.ray.node_files import OnNode, on_node
-from adapt.ray.runtime import data_settings, gpus_per_worker, hide_unreserved_gpus, telling_stalls, user_errors
+from adapt.ray.runtime import (
+    batch_errors,
+    data_settings,
+    gpus_per_worker,
+    hide_unreserved_gpus,
+    telling_stalls,
+    user_errors,
+)
 from adapt.runner.digest import Digests
 from adapt.runner.files import file_aside, storage_errors, write_atomically
 from adapt.support.errors import BudgetError
@@ -233,7 +240,7 @@ def _run(
     gpus, totals = gpus_per_worker(resources), ray.cluster_resources()
     cpus = max(1, int(totals.get("CPU", 1)))
     actors = max(1, int(totals.get("GPU", 0) / gpus)) if gpus else cpus
-    with user_errors(field="generate.micro_batch"):
+    with batch_errors(maker.batch_field):
         made = blocks.map_batches(
             MakeBlocks,
             fn_constructor_args=(maker, folder, resources.stall_s),

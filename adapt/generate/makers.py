@@ -7,7 +7,7 @@ of a block depend only on the block.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from adapt.config import GenerateConfig, SynthesizeConfig
 from adapt.corpus.heldout import keys_of
@@ -32,6 +32,9 @@ class MadeText:
 
 class Maker(ABC):
     """Makes the texts of blocks. `load` is called once in each process, before the first block."""
+
+    batch_field: ClassVar[str] = "generate.micro_batch"
+    """Configuration field with the number of texts that are made at the same time."""
 
     @abstractmethod
     def load(self) -> None:
@@ -140,6 +143,8 @@ class Rewriting(Maker):
         formats: the formats.
         document_tokens: longer documents are truncated to this number of tokens.
     """
+
+    batch_field = "synthesize.micro_batch"
 
     def __init__(
         self, pretrained: Pretrained, drawing: DrawSettings, formats: Sequence[Format], document_tokens: int

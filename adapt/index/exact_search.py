@@ -223,7 +223,7 @@ def merge_nearest(results: Sequence[Nearest], count: int) -> Nearest:
 BLOCK_BYTES = 64 * 2**20
 """Maximum size, in float32, of a block of vectors that is compared with the queries at once [bytes]."""
 MOST_ON_GPU = 2048
-"""Maximum number of neighbours that faiss can find on a GPU."""
+"""Maximum number of neighbours that faiss can find on a GPU, and of inverted lists that it can search there."""
 
 
 def nearest_of(part: VectorPart, queries: np.ndarray, count: int, among: np.ndarray | None = None) -> Nearest:

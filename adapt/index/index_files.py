@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 
-from adapt.index.exact_search import VectorPart, check_unique, faiss_library
+from adapt.index.exact_search import MOST_ON_GPU, VectorPart, check_unique, faiss_library
 from adapt.runner.files import file_aside, write_atomically
 from adapt.support.errors import ConfigError, DataError, nearest
 
@@ -144,14 +144,15 @@ class Proposer:
 
     plan: IndexPlan
     index: Any
-    """The faiss index."""
-    gpu: Any = None
-    """The faiss object that manages the memory of the GPU on which the index is. None if the index is in main
-    memory."""
+    """The faiss index, memory-mapped."""
+    on_gpu: Any = None
+    """A copy of the index on a GPU. None if there is no such copy."""
+    resources: Any = None
+    """The faiss object that manages the memory of the GPU."""
 
     @classmethod
     def open(cls, plan: IndexPlan, folder: Path, number: int, is_narrowed: bool = False) -> "Proposer":
-        """Opens the faiss index of a part. Kind ivf is loaded to a GPU if faiss can use a GPU; else the file is mapped.
+        """Maps the file of the faiss index of a part. Kind ivf is also loaded to a GPU if faiss can use a GPU.
 
         Args:
           plan: plan of the index.
@@ -161,11 +162,12 @@ class Proposer:
         """
         faiss = faiss_library()
         file = str(folder / candidates_file(number))
+        flags = faiss.IO_FLAG_MMAP_IFC if plan.kind == "hnsw" else faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY
+        index = faiss.read_index(file, flags)
         if faiss.get_num_gpus() and plan.kind == "ivf" and not is_narrowed:
             resources = faiss.StandardGpuResources()
-            return cls(plan, faiss.index_cpu_to_gpu(resources, 0, faiss.read_index(file)), resources)
-        flags = faiss.IO_FLAG_MMAP_IFC if plan.kind == "hnsw" else faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY
-        return cls(plan, faiss.read_index(file, flags))
+            return cls(plan, index, faiss.index_cpu_to_gpu(resources, 0, faiss.read_index(file)), resources)
+        return cls(plan, index)
 
     def candidates(self, queries: np.ndarray, count: int, width: int, among: np.ndarray | None = None) -> np.ndarray:
         """Returns the positions of each query's candidates in the part, int64 [q, m]. -1 marks a missing candidate.
@@ -182,9 +184,9 @@ class Proposer:
         if not depth:
             return np.zeros((len(queries), 0), np.int64)
         some = {} if among is None else {"sel": faiss.IDSelectorBatch(among)}
-        if self.gpu is not None:
-            self.index.nprobe = width
-            result = self.index.search(wide, min(depth, 2048))
+        if self.on_gpu is not None and max(depth, width) <= MOST_ON_GPU:
+            self.on_gpu.nprobe = width
+            result = self.on_gpu.search(wide, depth)
         elif self.plan.kind == "hnsw":
             result = self.index.search(
                 wide, depth, params=faiss.SearchParametersHNSW(efSearch=max(width, depth), **some)

@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import copy_context
 from pathlib import Path
 from typing import Any
@@ -301,6 +301,11 @@ def user_errors(
         if any(lacks_memory(cause) for cause in causes(error)):
             raise DeviceMemoryError("a device ran out of memory", takes_less, sequences, field=field) from error
         raise
+
+
+def batch_errors(field: str | None) -> AbstractContextManager[None]:
+    """Returns `user_errors` that tells users to lower a configuration field if memory runs out. None names no field."""
+    return user_errors(f"lower {field}, or use machines with more memory", field=field) if field else user_errors()
 
 
 _LOOK_S = 1.0

@@ -388,6 +388,7 @@ def choose(
     while True:
         offer = last.look_for(budget.room(times), budget.per_text)
         found = best(last, pool, given.target, _with_spare(budget.room(times)), as_it_is)
+        _say_excluded(last, found)
         choice = _fill(found.held, budget, Distinct(alike), count)
         if choice.is_full or (found.is_all and offer != "more"):
             figures = tuple(selection.figures() for selection in selections)
@@ -416,9 +417,23 @@ def _passed_on(selection: Selection, given: Given, budget: Budget, keep: float) 
     while True:
         offer = selection.look_for(budget.room(times), ceil(keep * budget.per_text) if budget.per_text else None)
         found = best(selection, given.pool, given.target, room, attrgetter("id"))
+        _say_excluded(selection, found)
         if offer != "more" or not found.is_all:
             return np.array([entry.held for entry in found.held], np.int64)
         times *= 2
+
+
+def _say_excluded(selection: Selection, found: Best) -> None:
+    """Logs how many of the documents that a search found are not in the pool.
+
+    The index contains near copies of held-out text, because only the pool compares documents with runs of words.
+    """
+    excluded = selection.documents_found() - len(found.held)
+    if found.is_all and excluded > 0:
+        log(
+            f"{excluded:,} of the {selection.documents_found():,} documents found by {type(selection).__name__} contain"
+            " held-out text, so they are not selected"
+        )
 
 
 def _fill(held: Sequence[Ranked], budget: Budget, distinct: Distinct, count: CountTokens) -> Choice:

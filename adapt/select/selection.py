@@ -201,6 +201,10 @@ class Selection(ABC):
         """
         return "all"
 
+    def documents_found(self) -> int:
+        """Returns the number of documents that `look_for` found in an index. 0 for selections without an index."""
+        return 0
+
     def figures(self) -> dict[str, float]:
         """Returns metrics about the choice of documents, which the stage's record stores."""
         return {}

@@ -221,6 +221,10 @@ class TransportMass(Selection):
         noise = -np.log(-np.log(draws_at(self._known, self.seed, NOISE)))
         return scores_by_id(pool, self._known, np.log(self._mass) + noise, NEVER)
 
+    def documents_found(self) -> int:
+        """Returns the number of documents with mass."""
+        return len(self._known)
+
     def figures(self) -> dict[str, float]:
         """Returns metrics of the transport plan.
 

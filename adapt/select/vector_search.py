@@ -240,6 +240,10 @@ class NearestNeighbours(Selection):
         ids, ranks, similar = self._union
         return scores_by_id(pool, ids, similar - 2.0 * ranks if self._by_rank else similar, NEVER)
 
+    def documents_found(self) -> int:
+        """Returns the number of documents that are neighbours of a target text."""
+        return len(self._union[0])
+
     def figures(self) -> dict[str, float]:
         """Returns metrics of the search.
 

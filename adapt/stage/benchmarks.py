@@ -111,11 +111,12 @@ class Benchmark(Stage[Benchmarked]):
         model, place, share = self.start.made(done), str(folder.absolute()), resources.trainings
         if self.harness:
             harness = HarnessRun(model, self.harness, max_sequence_length(model.model), share)
-            call_on_device(score_harness, resources, folder, harness, place)
+            call_on_device(score_harness, resources, folder, harness, place, batch_field="harness.batch_size")
             self.harness.check_unchanged()
         if self.mteb:
             assert self.vectors
-            call_on_device(score_mteb, resources, folder, MtebRun(model, self.vectors, self.mteb, share), place)
+            mteb = MtebRun(model, self.vectors, self.mteb, share)
+            call_on_device(score_mteb, resources, folder, mteb, place, batch_field="mteb.batch_size")
             self.mteb.check_unchanged()
         tasks = read_items(folder)
         seconds = sum(task.seconds for task in tasks.values())

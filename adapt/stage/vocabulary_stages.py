@@ -305,7 +305,7 @@ class TeachRows(Stage[Taught]):
             ModelError: the model cannot be loaded.
         """
         connect(self.config.resources)
-        found = call_on_device(_teach, self.config.resources, folder, self, done, folder)
+        found = call_on_device(_teach, self.config.resources, folder, self, done, folder, batch_field=None)
         words = done[self.extended].path / WORDS_FILE
         link_or_copy(words, folder / WORDS_FILE)
         return Outcome(found)

@@ -1,5 +1,7 @@
 """Tests that embedders are found by name, and that wrong names and options are reported."""
 
+from dataclasses import fields
+
 import pytest
 
 from adapt.embed.embedder import EMBEDDERS, embedder_of
@@ -35,3 +37,11 @@ def test_unknown_names_are_refused_with_the_nearest_one() -> None:
     with pytest.raises(ConfigError, match=r"unknown key topic in vampire") as caught:
         embedder_of("vampire", {"topic": 3}, 0)
     assert "topics" in caught.value.fix
+
+
+def test_the_field_to_lower_if_memory_runs_out_is_an_option_of_the_embedder() -> None:
+    for kind in ("static", "transformer"):
+        section, _, option = (embedder_of(kind, {}, 0).batch_field or "").partition(".")
+        assert section == kind
+        assert option in {field.name for field in fields(embedder_of(kind, {}, 0).options)}
+    assert embedder_of("tfidf", {}, 0).batch_field is None

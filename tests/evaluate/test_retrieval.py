@@ -201,3 +201,9 @@ def test_few_queries_and_no_change_are_said(tmp_path: Path) -> None:
     few = retrieval_change(finished(tmp_path / "c", same[:3]), finished(tmp_path / "d", same[:3]), 100)
     assert isinstance(few, RetrievalChange)
     assert few.sentence().endswith("There are too few queries for a 95% interval of the change.")
+
+
+def test_a_single_document_has_no_isoscore() -> None:
+    assert isoscore(RNG.normal(size=(1, 6))) is None
+    of = Retrieved(0.5, 0.5, 0.5, mean_cosine=0.0, isoscore=None, queries=1, documents=1, pooling="mean")
+    assert RetrievalChange({}, of, of).rows() == [["mean cosine of two documents", "0.000", "0.000", "+0.000"]]

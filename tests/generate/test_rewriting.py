@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from adapt.config import SynthesizeConfig
-from adapt.generate.makers import FromDecoder, Rewriting, prompt_tokens, shortened_text
+from adapt.config import Config, SynthesizeConfig
+from adapt.generate.makers import FromDecoder, Maker, Rewriting, prompt_tokens, shortened_text
 from adapt.generate.rewriting import OWN_TEMPLATES, formats_of
 from adapt.generate.sampling import DrawSettings, Request
 from adapt.model.tokenizer import load_tokenizer
@@ -108,3 +108,10 @@ def test_each_format_takes_all_temperatures_in_turn(tmp_path: Path, monkeypatch:
     found = [request.temperature for request in asked]
     assert found == [0.5, 1.0, 0.5, 1.0, 0.5, 1.0] * 2
     assert len({request.number for request in asked}) == 12
+
+
+@pytest.mark.parametrize("maker", [Rewriting, FromDecoder])
+def test_the_field_to_lower_if_memory_runs_out_is_a_field_of_the_configuration(maker: type[Maker]) -> None:
+    section, _, field = maker.batch_field.partition(".")
+    assert section == {Rewriting: "synthesize", FromDecoder: "generate"}[maker]
+    assert hasattr(getattr(Config(), section), field)

@@ -1,5 +1,6 @@
 """Tests searches of an index against brute force."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from adapt.index import vector_index
 from adapt.index.exact_search import NOBODY, merge_nearest
-from adapt.index.index_files import IndexFacts
+from adapt.index.index_files import IndexFacts, Proposer
 from adapt.index.sharded_index import ShardedIndex
 from adapt.index.vector_index import VectorIndex, recall_of, width_for
 from adapt.support.errors import DataError
@@ -194,3 +195,24 @@ def test_an_index_that_cannot_reach_the_recall_is_refused(tmp_path: Path) -> Non
 def test_a_flat_index_has_a_recall_of_1(tmp_path: Path) -> None:
     built(tmp_path, clustered(50))
     assert width_for(VectorIndex.open(tmp_path), clustered(5), 3, 1.0).recall == 1
+
+
+def test_a_gpu_is_asked_for_at_most_2048_candidates(tmp_path: Path) -> None:
+    """faiss finds at most 2,048 neighbours on a GPU, so longer searches must use the index in main memory."""
+    vectors = clustered(3000)
+    facts = built(tmp_path, vectors, "ivf", part=10**6)
+    asked: list[int] = []
+
+    class OnGpu:
+        nprobe = 0
+
+        def search(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+            asked.append(count)
+            return np.zeros((len(queries), count)), np.zeros((len(queries), count), np.int64)
+
+    proposer = replace(Proposer.open(facts.plan, tmp_path, 0), on_gpu=OnGpu())
+    queries = vectors[:2].astype(np.float16)
+    assert proposer.candidates(queries, 10, 8).shape == (2, 28)
+    assert proposer.candidates(queries, 2400, facts.lists).shape == (2, 3000)
+    assert proposer.candidates(queries, 10, 5000).shape == (2, 28)
+    assert asked == [28]

@@ -8,7 +8,7 @@ import pytest
 
 from adapt.corpus.minhash import DuplicateRule
 from adapt.select.choose import HELD, Budget, Choice, Distinct, choose
-from adapt.select.selection import NEVER, Given, NoOptions, Random, Selection
+from adapt.select.selection import NEVER, Given, NoOptions, Offer, Random, Room, Selection
 from tests.samples import sentences
 from tests.select.pools import Listed, Longest, given, numbered
 
@@ -171,3 +171,19 @@ def test_near_copies_are_those_of_a_comparison_of_all_pairs() -> None:
     distinct = Distinct(ALIKE)
     assert [new for start in range(0, len(texts), 7) for new in distinct.are_new(texts[start : start + 7])] == expected
     assert sum(expected) == 80
+
+
+class Found(Longest):
+    """A selection that has found 70 documents in an index, although the pool has only 60."""
+
+    def look_for(self, room: Room, per_text: int | None) -> Offer:
+        return "enough"
+
+    def documents_found(self) -> int:
+        return 70
+
+
+def test_documents_of_an_index_that_the_pool_excludes_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    choice = chosen(numbered(TEXTS), Found(NoOptions(), 0), documents=70)
+    assert len(choice.taken) == 60
+    assert "10 of the 70 documents found by Found contain held-out text" in capsys.readouterr().err

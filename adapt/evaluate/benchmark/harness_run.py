@@ -17,6 +17,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,13 @@ def _loaded(tasks: HarnessTasks, name: str, cache: Path) -> Sequence[Any]:
             manager = TaskManager(include_defaults=False)
             own = [_content(with_cache(tasks.own[part], cache)) for part in tasks.parts[name]]
             return list(manager.load(own)["tasks"].values())
-        return list(TaskManager().load([name])["tasks"].values())
+        return list(built_in_index().load([name])["tasks"].values())
+
+
+@cache
+def built_in_index() -> TaskManager:
+    """Returns the index of the harness's own tasks, for which the harness parses 14,000 files in about a minute."""
+    return TaskManager()
 
 
 def _content(task: OwnTask) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from adapt.ray.runtime import causes, lacks_memory
 from adapt.runner.files import write_atomically
 from adapt.statistics.outcomes import Tested
 from adapt.support.errors import AdaptError, DataError, StageError
@@ -230,12 +231,14 @@ def hushed() -> Iterator[None]:
 
 @contextmanager
 def told_of_task(name: str) -> Iterator[None]:
-    """Turns errors of a library into a DataError that names the task."""
+    """Turns errors of a library into a DataError that names the task. Errors about a lack of memory are not changed."""
     try:
         yield
     except AdaptError:
         raise
     except Exception as error:  # libraries raise many types of errors, depending on the task
+        if any(map(lacks_memory, causes(error))):
+            raise
         said = f"{type(error).__name__}: {error}".split("\n")[0][:300]
         raise DataError(
             f"the task {name} cannot be measured: {said}",

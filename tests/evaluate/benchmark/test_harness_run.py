@@ -10,7 +10,13 @@ import torch
 from transformers import GPT2LMHeadModel
 
 from adapt.config import HarnessConfig
-from adapt.evaluate.benchmark.harness_tasks import HarnessRun, built_in_tasks, harness_tasks, score_harness
+from adapt.evaluate.benchmark.harness_tasks import (
+    HarnessRun,
+    HarnessTasks,
+    built_in_tasks,
+    harness_tasks,
+    score_harness,
+)
 from adapt.evaluate.benchmark.item_scores import file_name, read_items
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
@@ -20,6 +26,7 @@ from tests.evaluate.benchmark.tiny_tasks import task_folder, tiny_decoder
 
 pytest.importorskip("lm_eval", reason="needs pip install 'dontstop[harness]'")
 
+from adapt.evaluate.benchmark import harness_run
 from adapt.evaluate.benchmark.harness_run import use_sandbox
 
 
@@ -119,3 +126,25 @@ def test_the_sandbox_keeps_the_filters_of_the_harness() -> None:
 
     use_sandbox()
     assert utils.apply_template("{{ text | regex_replace('a', 'b') }}", {"text": "aa"}) == "bb"
+
+
+def test_the_files_of_the_harness_are_parsed_once(
+    decoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two tasks of the harness share one `TaskManager`, because each takes a minute to read 14,000 files."""
+    made: list[str] = []
+    choice = task_folder(tmp_path / "tasks", 3) / "choice.yaml"
+
+    class Index(harness_run.TaskManager):
+        def __init__(self) -> None:
+            made.append("index")
+            super().__init__(include_path=choice.parent, include_defaults=False)
+
+    monkeypatch.setattr(harness_run, "TaskManager", Index)
+    monkeypatch.chdir(choice.parent)
+    harness_run.built_in_index.cache_clear()
+    built_in = HarnessTasks(HarnessConfig(tasks=["choice", "pages"]), {}, {}, {})
+    score_harness(HarnessRun(Pretrained(decoder, decoder), built_in, 256), str(tmp_path))
+    harness_run.built_in_index.cache_clear()
+    assert {*read_items(tmp_path)} == {"choice", "pages"}
+    assert made == ["index"]

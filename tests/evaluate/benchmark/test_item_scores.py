@@ -14,9 +14,10 @@ from adapt.evaluate.benchmark.item_scores import (
     joined_items,
     read_items,
     results_of_seeds,
+    told_of_task,
     write_items,
 )
-from adapt.support.errors import StageError
+from adapt.support.errors import DataError, StageError
 from tests.evaluate.benchmark.tiny_tasks import items_with, mean_of
 
 RNG = np.random.default_rng(0)
@@ -86,3 +87,10 @@ def test_sums_of_counts_give_the_same_scores_as_the_items() -> None:
         measure = ItemMeasure(0, True, name, [column.tolist() for column in columns])
         expected = float(STATISTICS[name](*(column[kept] for column in columns)))
         assert results_of_seeds([measure], kept).scores == pytest.approx([expected])
+
+
+def test_errors_of_libraries_name_the_task_but_a_lack_of_memory_is_reported_as_such() -> None:
+    with pytest.raises(DataError, match="the task pages cannot be measured: KeyError"), told_of_task("pages"):
+        raise KeyError("text")
+    with pytest.raises(RuntimeError, match="CUDA out of memory"), told_of_task("pages"):
+        raise RuntimeError("CUDA out of memory. Tried to allocate 20 GiB")
