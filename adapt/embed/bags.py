@@ -107,11 +107,6 @@ class Bags:
     def learnt(cls, texts: Sequence[str], most: int, least_documents: int) -> tuple[Bags, Any]:
         """Returns a vocabulary of the most frequent words, without English stop words, and the texts' word counts.
 
-        Args:
-            texts: texts to learn from.
-            most: maximum size of the vocabulary.
-            least_documents: minimum number of texts in which a word must occur.
-
         Raises:
             DataError: fewer than LEAST_WORDS words remain.
         """

@@ -56,13 +56,8 @@ StoredType = Literal["float16", "float32"]
 class EmbedChunks:
     """Actor that embeds chunks, one after another.
 
-    Args:
-        embedder: the embedder, not loaded yet.
-        learnt: folder that `Embedder.learn` wrote; None if the embedder does not learn.
-        folder: folder for the vectors.
-        stored: number type of the stored vectors.
-        threads: number of CPU threads that the embedder uses.
-        stall_s: time after which the actor is killed if it makes no progress [s]; see `adapt.support.heartbeat`.
+    `learnt` is the folder that `Embedder.learn` wrote; None if the embedder does not learn. `stall_s` is described
+    at `adapt.support.heartbeat`.
     """
 
     def __init__(
@@ -129,13 +124,8 @@ def embed_texts(
 ) -> EmbeddedCounts:
     """Embeds all texts on the cluster to which this process is connected, and writes the vectors into `folder`.
 
-    Args:
-        source: the texts.
-        embedder: the embedder, not loaded yet.
-        learnt: folder that `Embedder.learn` wrote; None if the embedder does not learn.
-        folder: folder for the vectors; it may contain vectors of an interrupted run.
-        resources: determines the number of GPUs per actor.
-        stored: number type of the stored vectors.
+    `learnt` is the folder that `Embedder.learn` wrote; None if the embedder does not learn. `folder` may contain
+    vectors of an interrupted run.
 
     Raises:
         DataError: there is no text, too many records cannot be read, a vector is not finite, or too much of the text is
@@ -199,13 +189,6 @@ def look_first(
     """Checks in one cluster task, on a sample of a large source, that the embedder knows enough of the text.
 
     Sources smaller than LARGE_BYTES are not checked.
-
-    Args:
-        source: the texts.
-        embedder: the embedder, not loaded yet.
-        learnt: folder that `Embedder.learn` wrote; None if the embedder does not learn.
-        folder: folder of the stage.
-        resources: determines the number of GPUs of the task.
 
     Raises:
         DataError: too much of the sample is unknown to the embedder.
@@ -290,11 +273,7 @@ class TakeSome:
 
 
 def sampled_texts(source: TextSource, most: int, folder: Path, stall_s: float | None = None) -> list[str]:
-    """Returns a sample of at most `most` texts of a source, in the order of the source.
-
-    Raises:
-        DataError: for the reasons given at `TextSource.check`.
-    """
+    """Returns a sample of at most `most` texts of a source, in the order of the source."""
     pool = TaskPoolStrategy(size=max(1, int(ray.cluster_resources().get("CPU", 1))))
     share = min(1.0, most * BYTES_A_TEXT / max(sum(source.pace().sizes), 1))
     kept: list[tuple[int, int, str]] = []

@@ -78,11 +78,7 @@ class PoolSource:
         return Pace.of(self.items(), self.manifest, self.corpus)
 
     def check(self, tally: Tally) -> None:
-        """Checks that at most `corpus.max_bad_fraction` of the records are unreadable, and that a record was kept.
-
-        Raises:
-            DataError: for the reasons given at `TextSource.check`.
-        """
+        """Checks that at most `corpus.max_bad_fraction` of the records are unreadable, and that a record was kept."""
         check_few_bad(tally, self.corpus.max_bad_fraction, "records of the pool")
         check_some_left(tally, self.manifest.files)
 
@@ -130,8 +126,7 @@ class ReadPool:
 def total_of(tallies: Iterable[tuple[int, str]]) -> Tally:
     """Adds up the numbers of kept, dropped and unreadable records of all items (parts that one task reads).
 
-    Args:
-      tallies: for each item, its number and its tally as JSON (argument `tally` of `chunk_table`).
+    `tallies` has the number of each item, and its tally as JSON (argument `tally` of `chunk_table`).
     """
     total = Tally()
     for _, counts in sorted(tallies):

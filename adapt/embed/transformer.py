@@ -106,9 +106,6 @@ class TextTokens:
 
     Reuse one object for the whole process, because the object caches the tokens of words.
 
-    Args:
-      pretrained: model with its tokenizer.
-
     Raises:
       ModelError: the tokenizer is missing, or is not the model's tokenizer.
     """
@@ -225,9 +222,7 @@ class Common(NamedTuple):
 class TokenMeans:
     """Computes weighted means of a model's input embeddings.
 
-    Args:
-        pretrained: the model.
-        common: learned weights and component; None while they are being learned.
+    `common` is None while the weights and the component are learned.
 
     Raises:
         ModelError: the model cannot be read.
@@ -345,9 +340,6 @@ def check_package(folder: Path) -> None:
 
 class DistilledMeans:
     """Computes the mean of the model2vec embeddings of a text's tokens. The table contains the weights of tokens.
-
-    Args:
-        folder: folder of the model2vec embeddings.
 
     Raises:
         ConfigError: model2vec is not installed.

@@ -137,10 +137,7 @@ class TopicVae(nn.Module):
     def forward(self, bags: SparseBags, draw: Draw, weight: float) -> Tensor:
         """Returns the mean loss of the documents of a batch.
 
-        Args:
-            bags: the documents of the batch.
-            draw: random numbers for these documents.
-            weight: weight of the divergence, which rises from 0 to 1 at the start of training.
+        `weight` is the weight of the divergence, which rises from 0 to 1 at the start of training.
         """
         posterior = self.posterior(bags)
         drawn = posterior.mean + (0.5 * posterior.log_variance).exp() * draw.noise
@@ -192,11 +189,7 @@ class BestEpoch:
 class TopicTraining:
     """Trains a topic model. The state of an unfinished training run can be saved and restored.
 
-    Args:
-        counts: word counts, sparse float32 [documents, words]; no document is empty.
-        options: options of the embedder.
-        seed: seed of the job.
-        device: device to train on.
+    `counts` are word counts, sparse float32 [documents, words]. No document is empty.
     """
 
     def __init__(self, counts: Any, options: VampireOptions, seed: int, device: torch.device) -> None:
@@ -227,9 +220,8 @@ class TopicTraining:
     def run(self, report: Callable[[dict[str, Any]], None], file: Path) -> None:
         """Trains until the coherence has not reached a new maximum for `patience` epochs, or until the last epoch.
 
-        Args:
-            report: function that is called with metrics about every second and after each epoch.
-            file: file to which the training state is written after each epoch.
+        Calls `report` with metrics about every second and after each epoch. Writes the training state to `file`
+        after each epoch.
 
         Raises:
             TrainingError: the loss is not finite.
@@ -351,14 +343,7 @@ EMBEDDED_AT_ONCE = 512
 def train_topics(counts: Any, options: VampireOptions, seed: int, folder: Path) -> dict[str, float]:
     """Trains a topic model and writes the weights of the best epoch. Resumes an interrupted training run.
 
-    Args:
-        counts: word counts, as in `TopicTraining`.
-        options: options of the embedder.
-        seed: seed of the job.
-        folder: folder for weights, state and metrics.
-
-    Returns:
-        Number of epochs, number of the best epoch, and its NPMI.
+    Returns the number of epochs, the number of the best epoch, and its NPMI.
 
     Raises:
         TrainingError: the loss is not finite.
@@ -381,9 +366,7 @@ def train_topics(counts: Any, options: VampireOptions, seed: int, folder: Path) 
 class TopicVectors:
     """Computes the vectors of documents with a trained topic model.
 
-    Args:
-        folder: folder that `train_topics` wrote.
-        options: options of the embedder.
+    `folder` is the folder that `train_topics` wrote.
     """
 
     def __init__(self, folder: Path, options: VampireOptions) -> None:

@@ -35,11 +35,8 @@ def chunk_file(item: int, chunk: int) -> str:
 def write_vectors(file: Path, ids: np.ndarray, vectors: np.ndarray, counts: Mapping[str, int]) -> None:
     """Writes the vectors of a chunk atomically.
 
-    Args:
-      file: file to write.
-      ids: ids of the texts, int64 [n].
-      vectors: vectors of the texts, float16 or float32 [n, d].
-      counts: numbers of texts, tokens and unknown tokens of the chunk, stored in the file's metadata.
+    The ids are int64 [n], and the vectors float16 or float32 [n, d]. The file's metadata stores `counts`, the
+    numbers of texts, tokens and unknown tokens.
     """
     flat = pa.array(np.ascontiguousarray(vectors).ravel())
     counts = {**counts, _CHECKSUM: _checksum(ids, vectors)}
@@ -174,18 +171,8 @@ def build_on_cluster(
     many models, the mean dominates the vectors. Without this step, all documents would be near each other, so the
     nearest documents would be those of similar length, and optimal transport plans would spread over the whole pool.
 
-    Args:
-        embedded: folder with the files that `write_vectors` wrote.
-        folder: folder for the index, in the folder of the running stage.
-        embedder: text that identifies the embedder that computed the vectors.
-        dimension: length of the vectors.
-        memory_bytes: memory that a machine may use for the index.
-        queries: expected number of queries, which influences the kind if `kind` is `auto`.
-        kind: kind of index, or `auto`.
-        part_vectors: maximum number of vectors in a part.
-
-    Raises:
-        DataError: for the reasons given at `adapt.index.index_files.index_parts`.
+    `embedded` has the files that `write_vectors` wrote. A machine may use `memory_bytes` for the index. The kind
+    `auto` depends on `queries`, the expected number of queries.
     """
     files, begins = vector_files(embedded), [0]
     for file in files:

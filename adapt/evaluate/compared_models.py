@@ -100,11 +100,7 @@ class BenchmarksCompared:
         }
 
     def blocks(self, name: str) -> list[Block]:
-        """Shows a table of the scores, and warns of leaked items.
-
-        Args:
-            name: name in the table's title.
-        """
+        """Shows a table of the scores, and warns of leaked items."""
         return [*self._leaks(), self.table(name)]
 
     def table(self, name: str) -> Table:

@@ -67,10 +67,7 @@ class Ready:
 def ready(pretrained: Pretrained, causal: bool, shared_by: int = 1) -> Ready:
     """Loads a model onto the GPU that this Ray task has reserved, or onto the CPUs.
 
-    Args:
-        pretrained: the model.
-        causal: whether the model predicts the next token.
-        shared_by: number of training runs and tasks that share the cores of a machine, including this task.
+    `shared_by` is the number of training runs and tasks that share the cores of a machine, including this task.
     """
     device = device_of_task(shared_by)
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
@@ -192,8 +189,7 @@ def filled_masks(
 
     The documents and words depend only on `sample`, so that the examples of two models can be compared.
 
-    Returns:
-        One dict per example: the text with the mask, the masked word, and predictions as [word, probability].
+    An example has the text with the mask, the masked word, and predictions as [word, probability].
     """
     examples = []
     shift = int(sees_both_sides(model.config))  # 1 for mntp: a token is predicted at the position before it
@@ -271,12 +267,7 @@ def perplexities(
 ) -> dict[str, float | None]:
     """Measures a model on the first held-out documents of some corpora, in a Ray task on the connected cluster.
 
-    Args:
-        config: the job's configuration, with batch sizes in `evaluation`.
-        pretrained: the model.
-        corpora: folders of prepared corpora, keyed by name.
-        documents: maximum number of held-out documents that are measured per corpus.
-        folder: folder of the stage.
+    Measures at most `documents` documents of each corpus, which is the folder of a prepared corpus.
 
     Returns:
         The (pseudo-)perplexity on each corpus; None if a corpus has no held-out text.

@@ -182,12 +182,6 @@ def prediction_losses(
 
     The order depends on the batches only, so that predictions of models with the same tokenizer can be compared.
 
-    Args:
-        model: the model.
-        objective: the objective whose loss is measured.
-        batches: the documents, as `corrupted_batches` yields them.
-        device: the device that computes.
-
     Yields:
         For each prediction, the index of its document in the sample, int64 [T], and its loss [nats], float64 [T].
     """
@@ -239,13 +233,8 @@ def losses_by_domain(
 ) -> DomainLosses:
     """Measures the losses of documents with the model's parameters for their own and for the nearest domain.
 
-    Args:
-        model: the model. If it has parameters for `domain`, such as adapters, these are active afterwards.
-        objective: the objective whose loss is measured.
-        sample: the documents.
-        evaluation: sequence length and batch size.
-        device: the device that computes.
-        domain: the domain of the documents; None if the domain is not known.
+    `domain` is the domain of the documents; None if it is not known. The model's parameters for this domain, such
+    as adapters, are active afterwards.
     """
     known = domains_of(model)
     if known is None or not sample.tokens:
@@ -310,13 +299,7 @@ def losses_on(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the summed held-out loss [nats] and the number of predictions of each text, float64 and int64 [texts].
 
-    Args:
-        tokens: token ids of each text, with special tokens.
-        numbers: numbers of the texts, from 0 to 2^43 - 1. The masks of a text depend on its number.
-        model: a language model.
-        tokenizer: the model's tokenizer.
-        config: the job's configuration (`evaluation` and `objective`).
-        device: the device that computes.
+    The tokens include special tokens. The numbers are from 0 to 2^43 - 1, and determine the masks.
     """
     objective = make(measured_objective(config), tokenizer, SAMPLE_SEED)
     sample = Heldout(list(numbers), list(tokens))
@@ -330,10 +313,7 @@ class TrainingLosses:
     `heldout_losses`: the losses are computed in the precision of the training, and only on the first documents of the
     sample, each cut to `evaluation.sequence_length` tokens.
 
-    Args:
-        place: the rank with its device, tokenizer and configuration.
-        folders: folders of the prepared texts, keyed by text as in `adapt.evaluate.while_training.Sampling`.
-        documents: number of documents to measure, keyed by text.
+    `folders` and `documents` are keyed by text as in `adapt.evaluate.while_training.Sampling`.
     """
 
     def __init__(self, place: Place, folders: Mapping[str, str], documents: Mapping[str, int]) -> None:

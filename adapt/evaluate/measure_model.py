@@ -87,9 +87,7 @@ HEAD = "head"
 def overlaps(corpora: Mapping[str, Path], trained: Sequence[Path] | None) -> dict[str, int | None]:
     """Counts, for each corpus, the held-out documents that a model was trained on. A count is None if it is not known.
 
-    Args:
-        corpora: folders of the measured prepared corpora, keyed by name.
-        trained: folders of the texts that the model was trained on, see `trained_on`.
+    `trained` are the folders that `trained_on` returned.
     """
     if trained is None:
         return dict.fromkeys(corpora)

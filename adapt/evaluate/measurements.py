@@ -37,11 +37,7 @@ class Estimate:
     high: float | None = None
 
     def text(self, form: str) -> str:
-        """Formats the value and its interval, such as `3.24 (3.20 to 3.28)`.
-
-        Args:
-            form: format of the three numbers, such as `.2f`.
-        """
+        """Formats the value and its interval, such as `3.24 (3.20 to 3.28)`."""
         ends = interval(self.low, self.high, form)
         return f"{self.value:{form}}" + (f" ({ends})" if ends else "")
 

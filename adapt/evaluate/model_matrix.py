@@ -52,13 +52,9 @@ def compare_models(
 
     A rise of the loss on text that a model was not adapted to, such as general text, is forgetting.
 
-    Args:
-        evaluations: folders of `evaluate` stages, keyed by model name. All models were measured on the same documents
-            and, if losses are per token, on the same masks.
-        domains: names of the corpora in the evaluations.
-        samples: number of bootstrap resamples.
-        folder: the folder in which matrix.json and matrix.png are written.
-        unit: `token`, or `byte` for models with different tokenizers.
+    `evaluations` are folders of `evaluate` stages, keyed by model. All models were measured on the same documents
+    and, if losses are per token, on the same masks. Losses are per byte for models with different tokenizers.
+    Writes matrix.json and matrix.png to `folder`.
 
     Raises:
         DataError: a domain has no held-out text, or losses per byte are needed and the length of a text is not known.
@@ -178,11 +174,7 @@ def draw_heatmap(
 ) -> None:
     """Draws heatmaps next to each other, with numbers in the cells, and writes them as PNG.
 
-    Args:
-        matrices: the matrices, keyed by a name in `MATRICES`, with a column per domain and a row per model.
-        domains: names of the columns.
-        file: the PNG file.
-        models: names of the rows. None if the rows are domains too.
+    Each matrix has a key in MATRICES, a column per domain, and a row per model, or per domain if `models` is None.
     """
     rows = domains if models is None else models
     width, height = 1.8 + 0.75 * len(domains), 2.3 + 0.75 * len(rows)
@@ -213,13 +205,8 @@ def _draw_cells(axis: Any, matrix: Sequence[Sequence[float]], signed: bool, digi
 def accuracy_changes(neighbours: Mapping[str, Path], samples: int) -> dict[str, dict[str, Estimate]]:
     """Returns each model's change of nearest-neighbour accuracy from the first model, with 95% intervals over texts.
 
-    Args:
-        neighbours: folder of the stage `neighbours` of each model, keyed by model. Folders of earlier versions lack the
-            results of single texts. Models with such folders have no entry in the result.
-        samples: number of bootstrap resamples.
-
-    Returns:
-        The change of the share of right labels, keyed by task and model.
+    The changes of the share of right labels are keyed by task and model. There are none if a folder of a stage
+    `neighbours` was written by an earlier version, without the results of single texts.
     """
     files = {name: folder / HITS_FILE for name, folder in neighbours.items()}
     if not all(file.exists() for file in files.values()):
@@ -238,10 +225,7 @@ def accuracy_changes(neighbours: Mapping[str, Path], samples: int) -> dict[str, 
 def paired_change(before: tuple[Path, str], after: tuple[Path, str], samples: int) -> Estimate | None:
     """Returns the change of a text's loss between two evaluations, with its 95% interval over documents.
 
-    Args:
-        before: folder of the first evaluation, and the text's name in it.
-        after: folder of the second evaluation, and the text's name in it.
-        samples: number of bootstrap resamples.
+    `before` and `after` are the folder of an evaluation and the name of the text in it.
 
     Returns:
         The change in nats per predicted token; None if the evaluations measured different documents or no documents.
@@ -268,13 +252,8 @@ def compare_domains(
 ) -> Similar:
     """Compares domains by their words, and by the losses of adapted models if there are any.
 
-    Args:
-        corpora: folders of prepared corpora, keyed by domain.
-        evaluations: folders of evaluations, one per domain's model, in the order of `corpora`. Each evaluation covers
-            all domains. Empty if there are no models.
-        pretrained: the model whose tokenizer decodes the documents.
-        most: maximum number of documents per domain that are compared.
-        folder: the folder in which similarity.json and similarity.png are written.
+    `evaluations` has the folder of an evaluation on all domains for each domain's model, in the order of `corpora`.
+    It is empty if there are no models. Writes similarity.json and similarity.png to `folder`.
     """
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
     samples = {name: sample_texts(corpus, tokenizer, most) for name, corpus in corpora.items()}

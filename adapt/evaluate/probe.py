@@ -47,11 +47,8 @@ def nearest_neighbours(
 ) -> dict[str, TaskNeighbours]:
     """Classifies each task's test texts by their nearest train texts, in a Ray task on the connected cluster.
 
-    Args:
-        config: the job's configuration: `comparison.neighbours`, and batch sizes in `evaluation`.
-        pretrained: the model.
-        tasks: folders of prepared tasks of kind single_label, keyed by name.
-        folder: folder for `hits.json`, which says for each classified text whether its label was right.
+    `tasks` are folders of prepared tasks of kind single_label. `hits.json` says for each classified text whether
+    its label was right.
     """
     found: dict[str, tuple[list[int], int]] = call_on_device(
         _classified, config.resources, folder, config, pretrained, {name: str(task) for name, task in tasks.items()}
@@ -113,12 +110,7 @@ ITERATIONS = 1000
 
 
 class Probe:
-    """Scores a probe on a model in training, on all ranks of the training.
-
-    Args:
-        place: the rank with its device, tokenizer and configuration.
-        probe: the prepared task, the kind of classifier, and the number of examples.
-    """
+    """Scores a probe on a model in training, on all ranks of the training."""
 
     def __init__(self, place: Place, probe: TaskProbe) -> None:
         self._place, self._kind, evaluation = place, probe.kind, place.config.evaluation

@@ -201,9 +201,6 @@ def mean_cosine(vectors: np.ndarray) -> float:
     """Returns the mean cosine similarity over all pairs of different vectors (Ethayarajh 2019, arXiv 1909.00512).
 
     With unit vectors u_1 to u_n, the mean cosine is (|sum_i u_i|^2 - n) / (n (n - 1)).
-
-    Args:
-        vectors: [n, d].
     """
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     units = vectors / np.maximum(lengths, 1e-12)
@@ -270,14 +267,7 @@ def _measure(
 def retrieved_by(
     loaded: Any, retrieval: RetrievalConfig, vectors: VectorModel, search: PairSearch
 ) -> tuple[dict[str, np.ndarray], dict[str, float | None]]:
-    """Embeds the texts, ranks the documents, and returns the measures of each query and the isotropy of the documents.
-
-    Args:
-        loaded: the loaded model (`adapt.evaluate.evaluation_task.Ready`).
-        retrieval: the prefixes of queries and documents.
-        vectors: the settings of the sentence vectors.
-        search: the queries, the documents, and which documents are relevant to each query.
-    """
+    """Ranks the documents. Returns the measures of each query, and the isotropy of the documents."""
     queries, documents = (
         embedded(loaded, vectors, [f"{prefix}{text}" for text in texts])
         for prefix, texts in (
@@ -310,13 +300,7 @@ def embedded(loaded: Any, vectors: VectorModel, texts: Sequence[str]) -> np.ndar
 
 
 def retrieval_change(before: Finished[Retrieved], after: Finished[Retrieved], samples: int) -> RetrievalChange:
-    """Compares the retrieval of two models, with 95% bootstrap intervals over queries, paired by query.
-
-    Args:
-        before: the finished measurement of the model before training.
-        after: the finished measurement of the model after training.
-        samples: number of bootstrap resamples.
-    """
+    """Compares the retrieval of two models, with 95% bootstrap intervals over queries, paired by query."""
     old, new = (json.loads((each.path / QUERIES_FILE).read_text()) for each in (before, after))
     measures = {}
     for name in MEASURES:

@@ -43,11 +43,7 @@ class Sampling:
     """Share of the training's floating point operations that all measurements together take."""
 
     def sentence(self, asked: int) -> str:
-        """Describes the measurements and their cost.
-
-        Args:
-            asked: `evaluation.interval_steps`.
-        """
+        """Describes the measurements and their cost."""
         texts = {"domain": "the domain", "general": "general text"}
         named = {text: texts.get(text, text.removeprefix(BEFORE).removeprefix(TASK)) for text in self.documents}
         on = ", ".join(f"{count:,} of {named[text]}" for text, count in self.documents.items())

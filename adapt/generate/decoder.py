@@ -114,9 +114,6 @@ class SlotLayer(CacheLayerMixin):
 class Decoder:
     """A decoder that generates texts. It is loaded on the GPU that this process may use, or else on the CPU.
 
-    Args:
-        pretrained: the model and its tokenizer.
-
     Raises:
         ModelError: the model is not a decoder, cannot be loaded, has added modules, stores a state other than the keys
             and values of earlier tokens, or has no start token.
@@ -163,11 +160,8 @@ class Decoder:
     def generate(self, requests: Sequence[Request], seed: int, top_p: float, at_once: int) -> list[list[int]]:
         """Generates texts, and returns the new tokens of each text without the end-of-text token.
 
-        Args:
-            requests: the texts to generate.
-            seed: seed of the random numbers.
-            top_p: see `adapt.generate.sampling.draw_tokens`.
-            at_once: maximum number of texts that are generated at the same time.
+        At most `at_once` texts are generated at the same time. `top_p` is described at
+        `adapt.generate.sampling.draw_tokens`.
         """
         return _Batch(self, requests, seed, top_p, at_once).run()
 
@@ -230,11 +224,7 @@ class Decoder:
 
 
 def _layers_of(config: Any, folder: Path) -> int:
-    """Returns the number of layers, all of which must store keys and values.
-
-    Raises:
-        ModelError: a layer stores another kind of state, for example a recurrent one.
-    """
+    """Returns the number of layers, all of which must store keys and values."""
     layers = DynamicCache(config=config).layers
     known = {DynamicLayer.__name__, DynamicSlidingWindowLayer.__name__}
     if other := {type(layer).__name__ for layer in layers} - known:

@@ -71,10 +71,7 @@ needed."""
 class MakeBlocks:
     """Actor that makes blocks, one after another.
 
-    Args:
-        maker: makes the texts. Its model is loaded before the first block.
-        folder: folder of the stage.
-        stall_s: time after which the actor is terminated if it makes no progress [s]; see `adapt.support.heartbeat`.
+    `stall_s` is described at `adapt.support.heartbeat`.
     """
 
     def __init__(self, maker: Maker, folder: Path, stall_s: float | None) -> None:
@@ -125,12 +122,7 @@ def make_texts(maker: Maker, tokens: int, longest: int, folder: Path, resources:
     Blocks are numbered. The first blocks that together have enough tokens are joined, so the result does not depend on
     the number of actors.
 
-    Args:
-        maker: makes the texts of a block from their numbers.
-        tokens: number of tokens to make.
-        longest: maximum number of tokens of a text.
-        folder: folder of the stage, with the blocks of an interrupted run.
-        resources: determines the number of GPUs per actor.
+    `longest` is the maximum number of tokens of a text. `folder` may have the blocks of an interrupted run.
 
     Raises:
         ModelError: the model cannot be used.
@@ -164,13 +156,8 @@ def rewrite_texts(
 ) -> MadeFigures:
     """Rewrites the documents of a corpus in blocks, and joins the blocks.
 
-    Args:
-        maker: makes the texts of a block from documents.
-        manifest: files of the corpus.
-        read: reads a part of the corpus, without its held-out documents.
-        share: share of the documents that are rewritten.
-        folder: folder of the stage, with the blocks of an interrupted run.
-        resources: determines the number of GPUs per actor.
+    `read` reads a part of the corpus, without its held-out documents. The share `share` of these documents is
+    rewritten. `folder` may have the blocks of an interrupted run.
 
     Raises:
         DataError: too many records cannot be read.
@@ -226,15 +213,7 @@ def _run(
 ) -> list[dict[str, Any]]:
     """Makes blocks in actors, and returns the name and the counts of each block.
 
-    Args:
-        blocks: dataset with a row per block.
-        maker: makes the texts of a block.
-        count: number of blocks; None if it is not known.
-        folder: folder of the stage.
-        resources: determines the number of GPUs per actor.
-
-    Raises:
-        BudgetError: the budget is spent.
+    `count` is the number of blocks; None if it is not known.
     """
     (folder / END_FILE).unlink(missing_ok=True)  # removes the mark of an earlier run whose smaller budget was spent
     gpus, totals = gpus_per_worker(resources), ray.cluster_resources()
@@ -348,16 +327,9 @@ def filter_texts(
 ) -> FilterCounts:
     """Filters the texts that a stage generated, and writes the remaining texts.
 
-    Args:
-        generated: folder with the generated texts (`adapt.generate.generate_blocks`).
-        corpus: settings for reading and cleaning the texts, and for comparing them with each other and evaluation sets.
-        folder: folder of the stage. The lists of near copies are written to the folder `dedup` in it.
-        texts_file: file for the texts to train on. Pairs are written to PAIRS_FILE next to it.
-        measured: folders of prepared corpora whose held-out documents are used to measure losses. Generated texts that
-            equal such a document, or were rewritten from one, are dropped.
-        before: corpora on which losses are measured, as (name, files, settings). Near copies of their texts are
-            dropped.
-        stall_s: time after which a task without progress is terminated [s]; see `adapt.support.heartbeat`.
+    Drops texts that equal a held-out document of the prepared corpora in `measured`, or were rewritten from one,
+    and near copies of the corpora `before` (name, files, settings). Writes pairs to PAIRS_FILE next to
+    `texts_file`, and lists of near copies to the folder `dedup` in `folder`.
     """
     manifest = build_manifest(CorpusConfig(paths=[str(file) for file in part_files(generated)]), Digests())
     copies = folder / "dedup"

@@ -159,8 +159,7 @@ class GibbsSampler:
     def sample(self, numbers: Sequence[int]) -> list[list[int]]:
         """Samples texts, and returns the tokens of each, without special tokens.
 
-        Args:
-            numbers: number of each text, which determines its length, temperature and random numbers.
+        The number of a text determines its length, temperature and random numbers.
         """
         drawing = self._drawing
         every = np.array(numbers, np.uint64)
@@ -214,14 +213,7 @@ class GibbsSampler:
 
 
 def sweep_order(seed: int, number: int, length: int, sweep: int) -> np.ndarray:
-    """Returns the random order in which a sweep draws the positions of a text, int64 [length].
-
-    Args:
-        seed: seed of the generation.
-        number: number of the text.
-        length: length of the text [tokens].
-        sweep: number of the sweep.
-    """
+    """Returns the random order in which a sweep draws the positions of a text, int64 [length]."""
     steps = (ORDER + sweep * (1 << 20) + np.arange(length)).astype(np.uint64)
     return np.argsort(uniforms(seed, np.full(length, number, np.uint64), steps), kind="stable")
 
@@ -231,11 +223,6 @@ def part_of_order(order: np.ndarray, part: int, share: float) -> np.ndarray:
 
     The parts of a sweep contain every position once. A part has ceil(share x length) positions. The last parts may have
     fewer.
-
-    Args:
-        order: the order of the positions.
-        part: number of the part, from 0.
-        share: share of the positions in a part.
     """
     size = max(1, ceil(share * len(order)))
     return np.sort(order[part * size : (part + 1) * size])

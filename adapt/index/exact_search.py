@@ -82,13 +82,6 @@ def ids_file(number: int) -> str:
 def write_part(batches: Iterable[VectorBatch], folder: Path, number: int, dimension: int, vectors: int) -> None:
     """Writes the vectors of a part, scaled to length 1. Only one batch is in memory at a time.
 
-    Args:
-      batches: batches of vectors, of any sizes.
-      folder: folder that receives the files.
-      number: number of the part.
-      dimension: dimension of the vectors.
-      vectors: number of vectors in all batches.
-
     Raises:
       DataError: a vector has another dimension or is not finite, or an id occurs twice.
     """
@@ -229,11 +222,8 @@ MOST_ON_GPU = 2048
 def nearest_of(part: VectorPart, queries: np.ndarray, count: int, among: np.ndarray | None = None) -> Nearest:
     """Finds the vectors of a part that are nearest to each query, by comparing all vectors with the query.
 
-    Args:
-      part: part with n vectors.
-      queries: vectors of length 1, float16 [q, d].
-      count: number of neighbours per query.
-      among: positions of the vectors to search, in ascending order. None searches all vectors of the part.
+    Queries have length 1, float16 [q, d]. `among` has the positions of the vectors to search, in ascending order;
+    None searches all.
     """
     size = len(part.ids) if among is None else len(among)
     found = no_neighbours(len(queries), count)
@@ -254,11 +244,8 @@ def nearest_of(part: VectorPart, queries: np.ndarray, count: int, among: np.ndar
 def ranked(part: VectorPart, queries: np.ndarray, positions: np.ndarray, count: int) -> Nearest:
     """Returns the candidates that are nearest to each query, by their exact distances.
 
-    Args:
-      part: part with the candidates.
-      queries: vectors of length 1, float16 [q, d].
-      positions: positions of the candidates in the part, int64 [q, m]. NOBODY marks a missing candidate.
-      count: number of neighbours per query.
+    Queries have length 1, float16 [q, d]. `positions` are those of the candidates in the part, int64 [q, m]; NOBODY
+    marks a missing one.
     """
     distances, ids = no_neighbours(*positions.shape)
     for number, (query, candidates) in enumerate(zip(queries, positions, strict=True)):

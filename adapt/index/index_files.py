@@ -55,12 +55,7 @@ def plan_index(
 ) -> IndexPlan:
     """Plans an index. `auto` chooses the kind by the table at the top of this module.
 
-    Args:
-      vectors: number of vectors.
-      dimension: dimension of the vectors.
-      memory_bytes: memory for the index, on a machine that holds the whole index.
-      queries: expected number of queries.
-      kind: kind of index, or `auto`.
+    `memory_bytes` is the memory for the index on a machine that holds the whole index.
 
     Raises:
       ConfigError: there is no such kind.
@@ -154,11 +149,7 @@ class Proposer:
     def open(cls, plan: IndexPlan, folder: Path, number: int, is_narrowed: bool = False) -> "Proposer":
         """Maps the file of the faiss index of a part. Kind ivf is also loaded to a GPU if faiss can use a GPU.
 
-        Args:
-          plan: plan of the index.
-          folder: folder of the index.
-          number: number of the part.
-          is_narrowed: whether searches are limited to some of the vectors. faiss supports such a limit only on the CPU.
+        faiss can limit searches to some of the vectors (`is_narrowed`) only on the CPU.
         """
         faiss = faiss_library()
         file = str(folder / candidates_file(number))
@@ -172,11 +163,8 @@ class Proposer:
     def candidates(self, queries: np.ndarray, count: int, width: int, among: np.ndarray | None = None) -> np.ndarray:
         """Returns the positions of each query's candidates in the part, int64 [q, m]. -1 marks a missing candidate.
 
-        Args:
-          queries: vectors of length 1, float16 [q, d].
-          count: number of neighbours per query.
-          width: width of the search (see FIRST_WIDTH).
-          among: positions of the vectors to search, in ascending order. None searches all vectors.
+        Queries have length 1, float16 [q, d]. `width` is described at FIRST_WIDTH. `among` has the positions of
+        the vectors to search, in ascending order; None searches all.
         """
         faiss = faiss_library()
         wide = padded(queries.astype(np.float32), self.index.d)
@@ -305,15 +293,8 @@ def index_parts(
 ) -> IndexFacts:
     """Builds an index of the parts that `adapt.index.exact_search.write_part` wrote to a folder.
 
-    Args:
-      folder: folder of the parts, which receives the files of the index.
-      sizes: number of vectors in each part.
-      embedder: text that identifies the embedder of the vectors.
-      dimension: dimension of the vectors.
-      memory_bytes: memory for the index, on a machine that holds the whole index.
-      queries: expected number of queries.
-      kind: kind of index. `auto` chooses the kind (`adapt.index.index_files`).
-      spread: function that calls the indexing function for each part, in this process or in tasks of the cluster.
+    `sizes` are the numbers of vectors of the parts. `spread` calls the indexing function for each part, in this
+    process or in tasks of the cluster.
 
     Raises:
       DataError: there are no vectors or too few for `kind`, or an id is in two parts.
@@ -351,9 +332,7 @@ def centre_in(folder: Path) -> np.ndarray | None:
 def rows_at(folder: Path, positions: np.ndarray) -> np.ndarray:
     """Returns the vectors of an index at the given positions, scaled to length 1, float16 [n, d].
 
-    Args:
-      folder: folder of the index.
-      positions: positions in ascending order, counted over the vectors of all parts, one part after another.
+    The positions are in ascending order, and counted over the vectors of all parts, one part after another.
     """
     return _rows(folder, IndexFacts.load(folder).parts, positions)
 

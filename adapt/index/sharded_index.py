@@ -61,16 +61,8 @@ class ShardedIndex:
     ) -> "ShardedIndex":
         """Starts the actors on the cluster to which this process is connected.
 
-        Args:
-          folder: folder of the index, in the folder of the running stage or of one of its inputs.
-          shards: maximum number of actors. The parts are divided among the actors.
-          embedder: identity of the queries' embedder (`VectorIndex.open`).
-          only: ids of the vectors to search (`VectorIndex.open`).
-          cpus: number of CPUs that each actor reserves.
-          threads: number of threads of each actor.
-
-        Raises:
-          DataError: for the reasons given at `VectorIndex.open`.
+        Divides the parts among at most `shards` actors. Each actor reserves `cpus` CPUs and uses `threads`
+        threads. The other arguments are those of `VectorIndex.open`.
         """
         facts = VectorIndex.open(folder, embedder, ()).facts
         parts = range(len(facts.parts))

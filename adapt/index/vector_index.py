@@ -114,9 +114,7 @@ class VectorIndex:
 def rows_by_id(folder: Path, ids: np.ndarray) -> np.ndarray:
     """Returns the vectors with the given ids, scaled to length 1, float16 [n, d].
 
-    Args:
-      folder: folder of the index.
-      ids: sorted ids, int64 [n]. All ids must be in the index.
+    The ids are sorted, int64 [n]. All of them must be in the index.
     """
     facts = IndexFacts.load(folder)
     rows = np.zeros((len(ids), facts.dimension), np.float16)
@@ -193,11 +191,7 @@ def recall_of(found: Nearest, truth: Nearest) -> float:
 def width_for(index: Searchable, queries: np.ndarray, k: int, min_recall: float) -> Width:
     """Returns the first width, doubling at each try, at which an index finds enough of the true neighbours.
 
-    Args:
-      index: the index to search.
-      queries: vectors [q, d]. The recall is measured on an evenly spread sample of them.
-      k: number of neighbours per query.
-      min_recall: minimum share of the true neighbours that must be found.
+    The recall is measured on an evenly spread sample of the queries [q, d].
 
     Raises:
       DataError: no width reaches the recall `min_recall`.

@@ -111,12 +111,7 @@ def best(
 ) -> Best:
     """Finds the documents with the highest scores. `Selection.learn` must have been called before.
 
-    Args:
-        selection: computes the scores.
-        pool: the documents to choose from.
-        target: texts that the selected documents should resemble.
-        room: limits on the held documents.
-        kept: returns the part of a document that is held; the function must be picklable.
+    `kept` returns the part of a document that is held, and must be picklable.
 
     Raises:
         DataError: a score is not a number.
@@ -215,8 +210,7 @@ def highest(
 ) -> list[tuple[int, str, float]]:
     """Returns the `count` texts with the highest scores, or all permitted texts if there are fewer.
 
-    Returns:
-        Id, text and score of each text, the best first.
+    Each text has its id and score. The best text is first.
     """
     found = best(selection, pool, target, Room(documents=count)).held
     return [(-entry.before, entry.held, entry.score) for entry in sorted(found, reverse=True)]
@@ -230,24 +224,13 @@ def random_draw(seed: int, stream: int) -> Random:
 
 
 def sampled(pool: DocumentPool, count: int, seed: int, stream: int) -> "list[Document]":
-    """Reads the pool once, and returns `count` random documents (all if there are fewer) in the pool's order.
-
-    Args:
-        pool: the documents to choose from.
-        count: number of documents.
-        seed: seed of the job.
-        stream: random stream; see `draws_at`.
-    """
+    """Reads the pool once, and returns `count` random documents (all if there are fewer) in the pool's order."""
     found = best(random_draw(seed, stream), pool, (), Room(documents=count), as_it_is)
     return sorted((entry.held for entry in found.held), key=lambda document: document.id)
 
 
 class Distinct:
-    """Remembers which texts were taken, and recognises copies of these texts.
-
-    Args:
-        alike: rules that decide which texts are copies.
-    """
+    """Remembers which texts were taken, and recognises copies of these texts."""
 
     def __init__(self, alike: DuplicateRule) -> None:
         self._alike = alike
@@ -326,8 +309,7 @@ class Taken:
     def line(self, place: Mapping[str, int]) -> dict[str, Any]:
         """Returns the document's record in TEXTS_FILE.
 
-        Args:
-            place: origin of the document; see `Pool.place`.
+        `place` is the origin of the document; see `Pool.place`.
         """
         return {"id": self.document.id, **place, "score": self.score, "text": str(self.document)}
 
@@ -363,14 +345,8 @@ def choose(
 ) -> Choice:
     """Chooses documents from a pool.
 
-    Args:
-        selections: the selections in order. Each selection, except the last one, passes its best documents on to the
-            next: `keep` times the budget. A filter passes on all documents that it does not exclude.
-        given: the pool, the target, and the other inputs of selections.
-        budget: size of the selection.
-        keep: size of each list that is passed on, as a multiple of the budget.
-        alike: rules that decide which texts are copies.
-        count: returns the number of tokens of each text.
+    Each selection, except the last one, passes its best documents on to the next: `keep` times the budget. A filter
+    passes on all documents that it does not exclude. `alike` decides which texts are copies.
 
     Raises:
         ConfigError, DataError: a selection cannot select from this pool.
@@ -460,9 +436,7 @@ def _looked_at(ranked: Sequence[Ranked], distinct: Distinct, count: CountTokens)
 class TokenCounter:
     """Counts the tokens of texts, including special tokens.
 
-    Args:
-        pretrained: the model with the tokenizer.
-        ends: whether documents end with the end-of-text token.
+    `ends` says whether documents end with the end-of-text token.
     """
 
     def __init__(self, pretrained: Pretrained, ends: bool) -> None:

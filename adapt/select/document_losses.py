@@ -27,10 +27,7 @@ MEASURED_TOKENS = 20_000
 class DocumentLosses:
     """Computes the losses of a model on documents.
 
-    Args:
-        pretrained: the model.
-        config: configuration of the job, for the objective.
-        most: maximum number of tokens of a text; longer texts are truncated.
+    Texts are truncated to `most` tokens.
     """
 
     def __init__(self, pretrained: Pretrained, config: Config, most: int) -> None:
@@ -44,8 +41,7 @@ class DocumentLosses:
 
         The losses are in nats per predicted token, float64 [n]; NaN if nothing can be predicted.
 
-        Args:
-            documents: texts with ids, which determine the masks.
+        The ids of the documents determine the masks.
         """
         tokens = [
             ids[: self._most].astype(np.int64) for ids in self._quick([str(text) for text in documents]).lists(IDS)
@@ -78,11 +74,6 @@ def sample_losses(config: Config, pretrained: Pretrained, samples: Mapping[str, 
     """Measures a model's held-out loss on the first texts of each sample, on the CPUs of this process.
 
     The result is in nats per predicted token, keyed by the name of the sample.
-
-    Args:
-        config: configuration with the sections `evaluation` and `objective`.
-        pretrained: the model.
-        samples: texts of each sample, keyed by the sample's name.
     """
     tokenizer = load_text_tokenizer(pretrained)
     quick = QuickTokenizer(tokenizer.backend_tokenizer)

@@ -41,12 +41,6 @@ def window_matrix(
 ) -> tuple[csr_array, np.ndarray]:
     """Returns at most MOST_WINDOWS windows of each text as rows of length 1, and the index of each window's text.
 
-    Args:
-        texts: the texts.
-        longest: length of the longest grams [words].
-        buckets: number of buckets.
-        known: grams to keep; None keeps all.
-
     Returns:
         Rows, float64 [windows, buckets], and the index of each row's text in ascending order, int64 [windows].
     """
@@ -85,13 +79,8 @@ def fit_sides(
 
     Returns the weights [buckets] and the bias of the regression.
 
-    Args:
-        positive: pairs. Each pair has a list of positive texts, and the grams to count in these texts (None to count
-            all).
-        negative: the negative texts.
-        longest: length of the longest grams [words].
-        buckets: number of buckets.
-        strength: inverse of the L2 penalty.
+    `positive` has pairs of texts and the grams to count in these texts; None counts all grams. `strength` is the
+    inverse of the L2 penalty.
     """
     found = [window_matrix(texts, longest, buckets, known) for texts, known in (*positive, (negative, None))]
     weights = np.concatenate([equal_text_weights(owners) for _, owners in found])

@@ -1,7 +1,8 @@
 """Represents texts as hashed n-grams of words, to compare them (DSIR, arXiv 2302.03169, section 3).
 
 A gram is a run of 1 to `longest` words of a text, in lower case and without punctuation. The range of the grams' hashes
-is divided into equal parts, called buckets.
+is divided into `buckets` equal parts, called buckets, at most 2^32. If functions get `known` grams, they leave out all
+other grams, as if the texts did not contain them. None keeps all grams.
 
 Many grams share a bucket, so an occupied bucket does not show that a certain gram occurs. `KnownGrams` compares full
 hashes to find which n-grams of a target occur in a pool. The other n-grams can then be ignored.
@@ -30,12 +31,7 @@ class KnownGrams:
 
     @classmethod
     def of(cls, texts: Iterable[str], longest: int) -> "KnownGrams":
-        """Collects the distinct grams of texts.
-
-        Args:
-          texts: the texts.
-          longest: length of the longest grams [words].
-        """
+        """Collects the distinct grams of texts."""
         found = [np.zeros(0, np.uint64)]
         for some in chunks(texts, len):
             found.append(np.unique(gram_hashes(some, longest)[0]))
@@ -77,12 +73,7 @@ class KnownGrams:
 
 
 def gram_hashes(texts: Sequence[str], longest: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the hashes of the texts' grams, uint64 [grams], and the index of each gram's text, int64 [grams].
-
-    Args:
-      texts: the texts.
-      longest: length of the longest grams [words].
-    """
+    """Returns the hashes of the texts' grams, uint64 [grams], and the index of each gram's text, int64 [grams]."""
     return hashes_of_runs(*word_hashes(texts), longest)
 
 
@@ -191,26 +182,12 @@ class Windows(NamedTuple):
 
 
 def grams(texts: Sequence[str], longest: int, buckets: int, known: KnownGrams | None = None) -> Grams:
-    """Returns the grams of texts.
-
-    Args:
-      texts: the texts.
-      longest: length of the longest grams [words].
-      buckets: number of buckets, at most 2^32.
-      known: grams to keep. None keeps all grams.
-    """
+    """Returns the grams of texts."""
     return in_buckets(*gram_hashes(texts, longest), len(texts), buckets, known)
 
 
 def windows(texts: Sequence[str], longest: int, buckets: int, known: KnownGrams | None = None) -> Windows:
-    """Returns the grams of the windows of texts. No gram crosses the end of a window.
-
-    Args:
-      texts: the texts.
-      longest: length of the longest grams [words].
-      buckets: number of buckets, at most 2^32.
-      known: grams to keep. None keeps all grams.
-    """
+    """Returns the grams of the windows of texts. No gram crosses the end of a window."""
     hashes, owners = word_hashes(texts)
     words = np.bincount(owners, minlength=len(texts))
     counts = np.maximum(np.rint(words / WINDOW).astype(np.int64), 1)
@@ -262,12 +239,6 @@ def gram_shares(texts: Iterable[str], longest: int, buckets: int, known: KnownGr
     """Returns the total weight of the grams in each bucket, over all texts, int64 [buckets].
 
     Every gram of a text has the same weight, and the grams of each text together weigh UNIT, up to rounding.
-
-    Args:
-      texts: the texts.
-      longest: length of the longest grams [words].
-      buckets: number of buckets.
-      known: grams to keep. Other grams are ignored as if the text did not contain them. None keeps all grams.
     """
     shares = np.zeros(buckets, np.int64)
     for some in chunks(texts, len):
@@ -295,9 +266,7 @@ character."""
 def chunks(items: Iterable[T], length: Callable[[T], int]) -> Iterator[list[T]]:
     """Yields chunks of at most MOST_TEXTS items and MOST_CHARACTERS characters, with at least one item each.
 
-    Args:
-        items: texts, or objects that contain a text.
-        length: returns the number of characters of an item.
+    `length` returns the number of characters of an item.
     """
     some: list[T] = []
     characters = 0

@@ -48,12 +48,7 @@ class Mark:
 
 
 def foreign_marks(target: Sequence[str], pool: Sequence[str]) -> list[Mark]:
-    """Returns the markers and words that are frequent in a target and rare in a pool, the most frequent first.
-
-    Args:
-        target: texts of the target.
-        pool: a sample of the pool's documents.
-    """
+    """Returns the markers and words that are frequent in a target and rare in a pool, the most frequent first."""
     found = []
     for is_word, parts, least, texts in (
         (False, _signs, LEAST_SHARE, LEAST_TEXTS),
@@ -71,9 +66,7 @@ def foreign_marks(target: Sequence[str], pool: Sequence[str]) -> list[Mark]:
 def without_marks(texts: Iterable[str], marks: Iterable[Mark]) -> list[str]:
     """Removes markers from texts. A text that consists only of markers is unchanged.
 
-    Args:
-        texts: the texts.
-        marks: results of `foreign_marks`. Only the markers are removed, not the words.
+    Only the markers are removed, not the words.
     """
     signs = {mark.text for mark in marks if not mark.is_word}
     if not signs:

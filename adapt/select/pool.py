@@ -127,8 +127,7 @@ class Pool:
     def narrowed(self, ids: np.ndarray) -> "Pool":
         """Returns a pool that has only some of the documents.
 
-        Args:
-            ids: ids of the documents to keep, int64; unknown ids are ignored.
+        Unknown ids are ignored.
         """
         some = np.unique(ids)
         kept = some if self.ids is None else np.intersect1d(self.ids, some)
@@ -281,10 +280,8 @@ class Guards:
 def guards(corpus: CorpusConfig, folders: Sequence[Path], texts: Sequence[MeasuredText]) -> Guards:
     """Returns the checks that the documents of a pool must pass before they are scored.
 
-    Args:
-        corpus: configuration with the evaluation sets.
-        folders: prepared corpora whose held-out documents are removed.
-        texts: prepared corpora. Near copies of their held-out documents are removed too.
+    The held-out documents of `folders` and `texts`, which are prepared corpora, are removed. For `texts`, near
+    copies are removed too.
 
     Raises:
         DataError: a file of an evaluation set or a shard cannot be read.

@@ -67,13 +67,7 @@ def set_figures(
 
     The target is one of the sets. It is not compared with itself, so it only has metrics of diversity and loss.
 
-    Args:
-      sets: texts of each set, keyed by name. One of the names is `target`.
-      mixed: the texts of `sets`, in random order within each set.
-      vectors: vectors of some texts of each set, keyed by the set's name.
-      count: function that returns the number of tokens of each text.
-      config: configuration of the job.
-      pretrained: model whose loss is measured. None measures no loss.
+    `mixed` has the texts of `sets` in random order within each set. If `pretrained` is None, no loss is measured.
     """
     others = [name for name in sets if name != "target"]
     shared = word_overlaps({name: mixed[name] for name in ("target", *others)})["target"]
@@ -107,11 +101,6 @@ def separability(target: Sequence[str], texts: Sequence[str], seed: int) -> floa
     """Returns the AUC of a logistic regression that separates texts from the target, or None for too few texts.
 
     The regression is fitted to one half of the texts and tested on the other half. Then the halves are exchanged.
-
-    Args:
-        target: texts of the target.
-        texts: texts to separate from the target.
-        seed: seed that chooses the texts to use if there are many.
     """
     sides = [in_random_order(side, seed)[:MOST] for side in (target, texts)]
     if min(map(len, sides)) < FEWEST:
@@ -146,11 +135,7 @@ def examples(taken: Sequence[str], scores: Sequence[float], target: Sequence[str
 
     One half of the examples are the best documents. The other half is spread evenly over the ranking.
 
-    Args:
-      taken: selected documents, with the best document first.
-      scores: scores of the selected documents.
-      target: texts of the target.
-      count: number of examples. If there are fewer documents, all are returned.
+    All documents are examples if there are fewer than `count`.
     """
     best = min(count // 2, len(taken))
     spread = np.linspace(best, len(taken) - 1, min(count, len(taken)) - best).round().astype(int).tolist()
@@ -198,10 +183,6 @@ def word_vectors(samples: Mapping[str, Sequence[str]], seed: int) -> dict[str, n
     """Returns the vectors of the first SAMPLE texts of each set, float64 [texts, d], of length 1.
 
     A text that shares no word with another text gets no vector. If there is too little text, the result is empty.
-
-    Args:
-      samples: texts of each set in random order, keyed by name.
-      seed: seed of the SVD.
     """
     looked_at = {name: [text[:CHARACTERS] for text in texts[:SAMPLE]] for name, texts in samples.items()}
     vectorizer = TfidfVectorizer(min_df=2, max_features=WORDS, sublinear_tf=True)
@@ -232,10 +213,6 @@ def map_places(vectors: Mapping[str, np.ndarray], seed: int) -> dict[str, np.nda
     """Returns map positions [texts, 2] of the first MAPPED texts of each set (t-SNE, van der Maaten and Hinton 2008).
 
     Similar texts lie close together. Distances between groups, and their sizes, mean little.
-
-    Args:
-        vectors: vectors of length 1, by name of the set.
-        seed: seed of the map.
     """
     if not vectors:
         return {}

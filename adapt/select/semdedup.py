@@ -116,13 +116,8 @@ def copies_in(
 ) -> np.ndarray:
     """Returns the sorted ids of copies, int64. A copy is a vector that is too similar to a kept vector of its cluster.
 
-    Args:
-      folder: folder of an index.
-      clusters: number of clusters.
-      most: largest allowed cosine similarity of two kept vectors.
-      only: sorted ids of the vectors to compare. None compares all vectors.
-      seed: seed of the centres.
-      spread: function that runs tasks over the parts, and over the groups of clusters.
+    `most` is the largest allowed cosine similarity of two kept vectors. `only` has the sorted ids of the vectors to
+    compare; None compares all. `spread` runs tasks over the parts, and over the groups of clusters.
     """
     parts = range(len(IndexFacts.load(folder).parts))
     ids = np.concatenate([VectorPart.open(folder, number).ids for number in parts])

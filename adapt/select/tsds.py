@@ -105,10 +105,8 @@ class Surroundings:
 def best_level(around: Surroundings, alpha: float, scale: float) -> float:
     """Returns the level that minimizes the objective, at most the highest level of the found documents.
 
-    Args:
-      around: nearest documents of each text.
-      alpha: weight of distances against diversity, from 0 to 1.
-      scale: the constant C, in the unit of distances.
+    `alpha` is the weight of distances against diversity, from 0 to 1. `scale` is the constant C, in the unit of
+    distances.
     """
     texts, levels = len(around.shares), around.levels
     if alpha == 0:
@@ -189,11 +187,7 @@ class TransportMass(Selection):
         return ("pool", "target")
 
     def learn(self, given: Given) -> None:
-        """Opens the index of the pool and reads the target's vectors.
-
-        Raises:
-            DataError: in the cases listed at `NearestDocuments` and `target_rows`.
-        """
+        """Opens the index of the pool and reads the target's vectors."""
         self._near, self._target = NearestDocuments(given), target_rows(given)
         assert given.vectors is not None
         self._folder = given.vectors.pool

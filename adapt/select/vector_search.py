@@ -39,9 +39,6 @@ DOCUMENTS_AT_ONCE = 4096
 class NearestDocuments:
     """Finds the permitted documents that are nearest to given vectors.
 
-    Args:
-        given: inputs of the selection, with the vectors and the permitted documents.
-
     Raises:
         DataError: no document is permitted, or the vectors of pool and target are from different embedders.
     """
@@ -207,11 +204,7 @@ class NearestNeighbours(Selection):
         return ("pool", "target")
 
     def learn(self, given: Given) -> None:
-        """Opens the index of the pool and reads the target's vectors.
-
-        Raises:
-            DataError: in the cases listed at `NearestDocuments` and `target_rows`.
-        """
+        """Opens the index of the pool and reads the target's vectors."""
         self._near, self._target = NearestDocuments(given), target_rows(given)
 
     def look_for(self, room: Room, per_text: int | None) -> Offer:

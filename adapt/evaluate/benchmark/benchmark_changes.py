@@ -139,12 +139,7 @@ def _change(
 def _difference(statistic: Any, before: int, width: int, *columns: Any, axis: int = -1) -> np.ndarray:
     """Computes the mean statistic of the new models minus the mean statistic of the baseline's models.
 
-    Args:
-        statistic: function in STATISTICS.
-        before: number of models of the baseline, which come first in `columns`.
-        width: number of columns per model.
-        columns: columns of all models, one after another.
-        axis: axis of the items.
+    The models of the baseline come first in `columns`. Each model has `width` columns.
     """
     of = [statistic(*columns[place : place + width], axis=axis) for place in range(0, len(columns), width)]
     return np.asarray(np.mean(of[before:], axis=0) - np.mean(of[:before], axis=0))
@@ -237,11 +232,8 @@ def leaked_items(
 
     The value is None if the task's texts are unknown.
 
-    Args:
-        tasks: the tasks whose items are in the search's index, in the order of the index.
-        texts: folders of prepared texts that a model was trained on.
-        search: finds the items that a token shard contains.
-        cluster: searches the shards in parallel.
+    `tasks` are in the order of the index of `search`. `texts` are folders of prepared texts that a model was
+    trained on.
     """
     leaked = np.zeros(sum(task.items for task in tasks.values()), bool)
     for found in cluster.spread(search, [shard for folder in texts for shard in sorted(folder.glob(SHARD_GLOB))]):

@@ -86,11 +86,7 @@ def score_tasks(run: HarnessRun, folder: Path) -> None:
 
 
 def plain_decoder(pretrained: Pretrained, shared_by: int = 1) -> Ready:
-    """Loads a decoder with its added modules onto the device of this Ray task, with the attention of transformers.
-
-    Raises:
-        ModelError: see `adapt.model.load.load_model`.
-    """
+    """Loads a decoder with its added modules onto the device of this Ray task, with the attention of transformers."""
     device = device_of_task(shared_by)
     config = load_config(pretrained.model, pretrained.trust_remote_code)
     check_direction(config, True, pretrained.model)
@@ -151,10 +147,7 @@ def _imported(function: NamedFunction) -> Callable[..., Any]:
 def harness_scores(lm: Any, task: Any, tasks: HarnessTasks) -> TaskItems:
     """Scores a model of the harness on one task.
 
-    Args:
-        lm: the model, wrapped in the harness's model class.
-        task: a task object of the harness. Its few-shot settings are changed.
-        tasks: the configured tasks, with the number of solved examples, the seed and the limit of items.
+    Changes the few-shot settings of the task.
     """
     config = tasks.config
     # like the harness's `simple_evaluate`, but without collecting facts about the machine, which takes seconds
@@ -177,11 +170,7 @@ def items_of_samples(
 ) -> TaskItems:
     """Returns the scores per item of a task of the harness.
 
-    Args:
-        task: the task.
-        samples: the harness's samples, one per item and filter.
-        scores: the harness's scores, keyed by `METRIC,FILTER`.
-        better: whether higher scores are better, keyed by metric.
+    `samples` has an entry per item and filter, `scores` is keyed by `METRIC,FILTER`, and `better` by metric.
     """
     by_filter: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for sample in samples:

@@ -89,11 +89,8 @@ class ItemMeasure:
     def of(cls, score: float, higher_is_better: bool, statistic: str, values: Sequence[Any]) -> ItemMeasure:
         """Creates a measure from the library's score and the items' values.
 
-        Args:
-            score: score of the library.
-            higher_is_better: whether higher scores are better.
-            statistic: name of the statistic that the score should equal; ignored if it is not in STATISTICS.
-            values: value of each item: a number, or a pair of numbers.
+        The score should equal `statistic`, which is ignored if it is not in STATISTICS. The value of an item is
+        a number, or a pair of numbers.
         """
         plain = cls(float(score), higher_is_better)
         if statistic not in STATISTICS:

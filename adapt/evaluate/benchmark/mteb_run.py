@@ -118,14 +118,7 @@ def own_task(of: OwnMtebTask) -> Any:
 
 
 def mteb_scores(model: Any, task: Any, batch_size: int, predictions: Path) -> TaskItems:
-    """Scores a model on one task.
-
-    Args:
-        model: model of sentence-transformers.
-        task: task of MTEB.
-        batch_size: number of texts per pass.
-        predictions: folder for MTEB's predictions.
-    """
+    """Scores a model on one task."""
     if not task.data_loaded:
         task.load_data()
     ranked = _measures_of_queries(task)
@@ -175,13 +168,7 @@ def items_of_subset(
 ) -> TaskItems:
     """Returns the scores per item of a subset of a task.
 
-    Args:
-        task: task of MTEB, with its data.
-        split: name of the split.
-        subset: name of the subset.
-        scores: MTEB's scores of the subset.
-        predicted: MTEB's predictions for the subset; None if it saved none.
-        ranked: measures of each query, for retrieval.
+    `predicted` is None if MTEB saved no predictions. `ranked` has the measures of each query of a retrieval task.
     """
     main, rows = task.metadata.main_score, _rows(task, split, subset)
     score = float(scores["main_score"])
