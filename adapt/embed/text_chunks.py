@@ -4,11 +4,11 @@ The documents of a pool have the ids that `adapt.corpus.screening` gives them. S
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import compress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -23,31 +23,9 @@ EMBEDDED_CHARACTERS = 1_000_000
 """Approximate size of a chunk [characters]."""
 
 
-class ReadChunks(Protocol):
-    """A function that reads an item (texts that one task reads) and yields its chunks as one-row tables."""
-
-    def __call__(self, batch: dict[str, Any]) -> Iterator[pa.Table]:
-        """Yields the chunks of the item that `batch` describes (see `chunk_table`)."""
-
-
-class TextSource(Protocol):
-    """Interface of sources from which texts with ids can be read."""
-
-    def items(self) -> list[dict[str, Any]]:
-        """Returns the items (parts that one task reads) in order. The entry `item` of an item is its number."""
-
-    def reader(self, folder: Path) -> ReadChunks:
-        """Returns the function that reads an item. `folder` is the folder of the stage."""
-
-    def pace(self) -> Pace:
-        """Returns the sizes of the items, to show reading progress."""
-
-    def check(self, tally: Tally) -> None:
-        """Checks the numbers of kept, dropped and unreadable records.
-
-        Raises:
-            DataError: too many records cannot be read, or no record is left.
-        """
+ReadChunks = Callable[[dict[str, Any]], Iterator[pa.Table]]
+"""Type of functions that read an item (texts that one task reads) and yield its chunks as one-row tables. The argument
+describes the item (see `chunk_table`)."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +56,11 @@ class PoolSource:
         return Pace.of(self.items(), self.manifest, self.corpus)
 
     def check(self, tally: Tally) -> None:
-        """Checks that at most `corpus.max_bad_fraction` of the records are unreadable, and that a record was kept."""
+        """Checks that at most `corpus.max_bad_fraction` of the records are unreadable, and that a record was kept.
+
+        Raises:
+            DataError: too many records cannot be read, or no record is left.
+        """
         check_few_bad(tally, self.corpus.max_bad_fraction, "records of the pool")
         check_some_left(tally, self.manifest.files)
 
@@ -103,6 +85,9 @@ class LinesSource:
 
     def check(self, tally: Tally) -> None:
         """Checks nothing, because `read_lines` already raises an error at an unreadable line."""
+
+
+TextSource = PoolSource | LinesSource
 
 
 @dataclass(frozen=True)

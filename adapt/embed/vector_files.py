@@ -7,7 +7,7 @@ process holds all vectors.
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -103,45 +103,38 @@ def rows_in(file: Path) -> int:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class WritePart:
-    """A function that writes one part of an index: a range of the vectors, minus the mean of all vectors."""
+def write_range(
+    files: Sequence[Path],
+    begins: Sequence[int],
+    folder: Path,
+    dimension: int,
+    part_vectors: int,
+    centre: np.ndarray,
+    number: int,
+) -> int:
+    """Writes part `number` of an index: a range of the vectors, minus a centre. Returns its number of vectors.
 
-    files: Sequence[Path]
-    """All files that contain vectors, in the order of the texts."""
-    begins: Sequence[int]
-    """Number of vectors before each file, followed by the total number of vectors."""
-    folder: Path
-    dimension: int
-    part_vectors: int
-    centre: np.ndarray
-    """Vector that is subtracted from each vector: the mean of all vectors."""
+    `files` are all files of vectors, in the order of the texts. `begins` has the number of vectors before each file,
+    followed by the total number of vectors.
+    """
+    first = number * part_vectors
+    last = min(first + part_vectors, begins[-1])
 
-    def __call__(self, number: int) -> int:
-        """Writes part `number` and returns its number of vectors."""
-        first = number * self.part_vectors
-        last = min(first + self.part_vectors, self.begins[-1])
-        write_part(self._vectors(first, last), self.folder, number, self.dimension, last - first)
-        return last - first
-
-    def _vectors(self, first: int, last: int) -> Iterator[VectorBatch]:
-        for file, begin, end in zip(self.files, self.begins, self.begins[1:], strict=False):
+    def batches() -> Iterator[VectorBatch]:
+        for file, begin, end in zip(files, begins, begins[1:], strict=False):
             if begin < last and end > first:
                 ids, vectors = read_vectors(file)
                 inside = slice(max(first - begin, 0), last - begin)
-                yield ids[inside], centred(vectors[inside], self.centre)
+                yield ids[inside], centred(vectors[inside], centre)
+
+    write_part(batches(), folder, number, dimension, last - first)
+    return last - first
 
 
-@dataclass(frozen=True)
-class SumUp:
-    """A function that adds up the vectors of one of the files."""
-
-    files: Sequence[Path]
-
-    def __call__(self, number: int) -> tuple[np.ndarray, int]:
-        """Scales the vectors of file `number` to length 1. Returns their sum, float64 [d], and how many are nonzero."""
-        vectors = read_vectors(self.files[number])[1]
-        return scaled(vectors).sum(0), int(vectors.any(1).sum())
+def _sum_of(files: Sequence[Path], number: int) -> tuple[np.ndarray, int]:
+    """Scales the vectors of file `number` to length 1. Returns their sum, float64 [d], and how many are nonzero."""
+    vectors = read_vectors(files[number])[1]
+    return scaled(vectors).sum(0), int(vectors.any(1).sum())
 
 
 def over_tasks(function: Callable[[int], T], numbers: Sequence[int]) -> list[T]:
@@ -178,10 +171,11 @@ def build_on_cluster(
     for file in files:
         begins.append(begins[-1] + rows_in(file))
     parts = range(max(1, -(-begins[-1] // part_vectors)))
-    sums = over_tasks(SumUp(files), range(len(files)))
+    sums = over_tasks(partial(_sum_of, files), range(len(files)))
     count = sum(known for _, known in sums)
     centre = sum((total for total, _ in sums), np.zeros(dimension)) / max(count, 1)
     with file_aside(folder / CENTRE_FILE) as aside, aside.open("wb") as opened:
         np.save(opened, centre)
-    sizes = over_tasks(WritePart(files, begins, folder, dimension, part_vectors, centre), parts)
+    write = partial(write_range, files, begins, folder, dimension, part_vectors, centre)
+    sizes = over_tasks(write, parts)
     return index_parts(folder, sizes, embedder, dimension, memory_bytes, queries, kind, over_tasks)

@@ -215,7 +215,7 @@ def accuracy_changes(neighbours: Mapping[str, Path], samples: int) -> dict[str, 
     first, *others = hits or [""]
     return {
         task: {
-            name: with_interval(_mean, (np.array(hits[name][task]) - np.array(of_first),), samples) for name in others
+            name: with_interval(np.mean, (np.array(hits[name][task]) - np.array(of_first),), samples) for name in others
         }
         for task, of_first in hits.get(first, {}).items()
         if of_first
@@ -238,10 +238,6 @@ def score_change(start: Sequence[float], end: Sequence[float]) -> Estimate:
     """Returns the change of the mean of two models' scores over seeds, with its 95% interval (`adapt.statistics`)."""
     compared = compare(Tested(np.array(end)), Tested(np.array(start)))
     return Estimate(compared.difference, compared.low, compared.high)
-
-
-def _mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
-    return np.asarray(values.mean(axis))
 
 
 SIMILARITY_FILE, SIMILARITY_PICTURE = "similarity.json", "similarity.png"

@@ -83,7 +83,7 @@ def write_part(batches: Iterable[VectorBatch], folder: Path, number: int, dimens
     """Writes the vectors of a part, scaled to length 1. Only one batch is in memory at a time.
 
     Raises:
-      DataError: a vector has another dimension or is not finite, or an id occurs twice.
+      DataError: a vector has another dimension.
     """
     with file_aside(folder / rows_file(number)) as rows_aside, file_aside(folder / ids_file(number)) as ids_aside:
         rows = open_memmap(rows_aside, "w+", np.float16, (vectors, dimension))
@@ -96,18 +96,6 @@ def write_part(batches: Iterable[VectorBatch], folder: Path, number: int, dimens
         assert start == vectors
         rows.flush()
         ids.flush()
-        check_unique(ids)
-
-
-def check_unique(ids: np.ndarray) -> None:
-    """Checks that no id occurs twice.
-
-    Raises:
-      DataError: an id occurs twice.
-    """
-    ids = np.sort(ids)
-    if len(again := ids[1:][ids[1:] == ids[:-1]]):
-        raise DataError(f"{len(again)} ids occur twice; the first is {again[0]}", "give every text a different id")
 
 
 def _mapped(file: Path) -> np.ndarray:
@@ -121,23 +109,16 @@ def unit_rows(vectors: np.ndarray, dimension: int | None = None) -> np.ndarray:
     """Returns vectors scaled to length 1, float16 [n, d]. Vectors of length 0 stay 0.
 
     Args:
-      vectors: vectors of any floating type [n, d].
+      vectors: finite vectors of any floating type [n, d].
       dimension: the required dimension d. None accepts any dimension.
 
     Raises:
-      DataError: the vectors have another dimension, or not all numbers are finite.
+      DataError: the vectors have another dimension.
     """
     if vectors.ndim != 2 or (dimension is not None and vectors.shape[1] != dimension):
         raise DataError(
             f"the vectors have the shape {list(vectors.shape)} instead of [n, {dimension or 'dimension'}]",
             "compare only vectors of the same embedder",
-        )
-    finite = np.isfinite(vectors).all(1)
-    if not finite.all():
-        first = int(np.flatnonzero(~finite)[0])
-        raise DataError(
-            f"vector {first} of {len(vectors)} has numbers that are not finite",
-            "correct the embedder, or leave this vector out",
         )
     return scaled(vectors).astype(np.float16)
 

@@ -19,18 +19,20 @@ centres of the lists, so the result of a search does not depend on how vectors a
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
-from itertools import accumulate, pairwise
+from functools import partial
+from itertools import accumulate
 from math import isqrt
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 
-from adapt.index.exact_search import MOST_ON_GPU, VectorPart, check_unique, faiss_library
+from adapt.index.exact_search import MOST_ON_GPU, VectorPart, faiss_library
 from adapt.runner.files import file_aside, write_atomically
 from adapt.support.errors import ConfigError, DataError, nearest
 
 IndexKind = Literal["flat", "ivf", "ivf_pq", "hnsw"]
+KINDS: tuple[IndexKind, ...] = get_args(IndexKind)
 FLAT_VECTORS = 2**20
 """Maximum number of vectors for which each query is compared with all vectors."""
 LINKS = 32
@@ -41,19 +43,44 @@ LEAST: dict[IndexKind, int] = {"ivf": 100, "ivf_pq": 1000}
 
 
 @dataclass(frozen=True)
-class IndexPlan:
-    """The kind of an index and its number of inverted lists."""
+class IndexFacts:
+    """The description of an index in `index.json`. The file is written last, so an index without it is unfinished."""
 
+    embedder: str
+    """Text that identifies the embedder of the vectors. Only vectors of the same embedder can be compared."""
+    dimension: int
+    parts: tuple[int, ...]
+    """Number of vectors in each part."""
     kind: IndexKind
     lists: int = 0
     """Number of inverted lists: twice the square root of the number of vectors. Each list contains the vectors nearest
     to its centre. 0 for the kinds without lists."""
 
+    @property
+    def vectors(self) -> int:
+        """Number of vectors in all parts."""
+        return sum(self.parts)
 
-def plan_index(
-    vectors: int, dimension: int, memory_bytes: int, queries: int = 0, kind: IndexKind | Literal["auto"] = "auto"
-) -> IndexPlan:
-    """Plans an index. `auto` chooses the kind by the table at the top of this module.
+    def save(self, folder: Path) -> None:
+        """Writes the description to `index.json` in a folder."""
+        write_atomically(folder / INDEX_FILE, json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> "IndexFacts":
+        """Reads the description that `save` wrote.
+
+        Raises:
+            DataError: there is no finished index.
+        """
+        try:
+            known = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))
+            return cls(**{**{name.name: known[name.name] for name in fields(cls)}, "parts": tuple(known["parts"])})
+        except (OSError, ValueError, KeyError) as error:
+            raise DataError(f"{folder} holds no finished index: {error}", "build the index again") from error
+
+
+def chosen_kind(vectors: int, dimension: int, memory_bytes: int, queries: int = 0, kind: str = "auto") -> IndexKind:
+    """Returns the kind of an index. `auto` chooses the kind by the table at the top of this module.
 
     `memory_bytes` is the memory for the index on a machine that holds the whole index.
 
@@ -62,15 +89,16 @@ def plan_index(
       DataError: there are too few vectors for this kind.
     """
     if kind == "auto":
-        kind = _suited(vectors, dimension, memory_bytes, queries)
-    if kind not in get_args(IndexKind):
-        raise ConfigError(f"there is no index of kind {kind!r}", nearest(kind, ["auto", *get_args(IndexKind)]))
-    if vectors < LEAST.get(kind, 0):
+        return _suited(vectors, dimension, memory_bytes, queries)
+    known = next((known for known in KINDS if known == kind), None)
+    if known is None:
+        raise ConfigError(f"there is no index of kind {kind!r}", nearest(kind, ["auto", *KINDS]))
+    if vectors < LEAST.get(known, 0):
         raise DataError(
-            f"an index of kind {kind} needs at least {LEAST[kind]} vectors, and there are {vectors}",
+            f"an index of kind {known} needs at least {LEAST[known]} vectors, and there are {vectors}",
             "choose the kind flat",
         )
-    return IndexPlan(kind, 2 * isqrt(vectors) if kind.startswith("ivf") else 0)
+    return known
 
 
 def _suited(vectors: int, dimension: int, memory_bytes: int, queries: int) -> IndexKind:
@@ -109,35 +137,35 @@ def candidates_file(number: int) -> str:
     return f"candidates-{number:05d}.faiss"
 
 
-def widest(plan: IndexPlan) -> int:
+def widest(facts: IndexFacts) -> int:
     """Returns the maximum useful width of a search: all lists, or 2^14 candidates in a graph."""
-    return plan.lists or 2**14
+    return facts.lists or 2**14
 
 
-def train_candidates(plan: IndexPlan, sample: np.ndarray, folder: Path) -> None:
+def train_candidates(facts: IndexFacts, sample: np.ndarray, folder: Path) -> None:
     """Learns the list centres and the quantizer's codes from a sample of unit vectors [s, d].
 
     Writes a faiss index without vectors.
     """
-    index = _untrained(plan, sample.shape[1])
+    index = _untrained(facts, sample.shape[1])
     index.train(padded(sample.astype(np.float32), index.d))
     _write(index, folder / TRAINED_FILE)
 
 
-def add_candidates(part: VectorPart, folder: Path) -> None:
+def add_candidates(folder: Path, number: int) -> None:
     """Writes the faiss index of a part. Searches of this index return positions in the part instead of ids."""
-    faiss = faiss_library()
+    faiss, part = faiss_library(), VectorPart.open(folder, number)
     index = faiss.read_index(str(folder / TRAINED_FILE))
     for start in range(0, len(part.rows), _BLOCK):
         index.add(padded(part.rows[start : start + _BLOCK].astype(np.float32), index.d))
-    _write(index, folder / candidates_file(part.number))
+    _write(index, folder / candidates_file(number))
 
 
 @dataclass(frozen=True)
 class Proposer:
     """The opened faiss index of one part, which proposes candidates."""
 
-    plan: IndexPlan
+    facts: IndexFacts
     index: Any
     """The faiss index, memory-mapped."""
     on_gpu: Any = None
@@ -146,19 +174,19 @@ class Proposer:
     """The faiss object that manages the memory of the GPU."""
 
     @classmethod
-    def open(cls, plan: IndexPlan, folder: Path, number: int, is_narrowed: bool = False) -> "Proposer":
+    def open(cls, facts: IndexFacts, folder: Path, number: int, is_narrowed: bool = False) -> "Proposer":
         """Maps the file of the faiss index of a part. Kind ivf is also loaded to a GPU if faiss can use a GPU.
 
         faiss can limit searches to some of the vectors (`is_narrowed`) only on the CPU.
         """
         faiss = faiss_library()
         file = str(folder / candidates_file(number))
-        flags = faiss.IO_FLAG_MMAP_IFC if plan.kind == "hnsw" else faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY
+        flags = faiss.IO_FLAG_MMAP_IFC if facts.kind == "hnsw" else faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY
         index = faiss.read_index(file, flags)
-        if faiss.get_num_gpus() and plan.kind == "ivf" and not is_narrowed:
+        if faiss.get_num_gpus() and facts.kind == "ivf" and not is_narrowed:
             resources = faiss.StandardGpuResources()
-            return cls(plan, index, faiss.index_cpu_to_gpu(resources, 0, faiss.read_index(file)), resources)
-        return cls(plan, index)
+            return cls(facts, index, faiss.index_cpu_to_gpu(resources, 0, faiss.read_index(file)), resources)
+        return cls(facts, index)
 
     def candidates(self, queries: np.ndarray, count: int, width: int, among: np.ndarray | None = None) -> np.ndarray:
         """Returns the positions of each query's candidates in the part, int64 [q, m]. -1 marks a missing candidate.
@@ -168,14 +196,14 @@ class Proposer:
         """
         faiss = faiss_library()
         wide = padded(queries.astype(np.float32), self.index.d)
-        depth = min(int(MORE[self.plan.kind] * count) + 16, self.index.ntotal if among is None else len(among))
+        depth = min(int(MORE[self.facts.kind] * count) + 16, self.index.ntotal if among is None else len(among))
         if not depth:
             return np.zeros((len(queries), 0), np.int64)
         some = {} if among is None else {"sel": faiss.IDSelectorBatch(among)}
         if self.on_gpu is not None and max(depth, width) <= MOST_ON_GPU:
             self.on_gpu.nprobe = width
             result = self.on_gpu.search(wide, depth)
-        elif self.plan.kind == "hnsw":
+        elif self.facts.kind == "hnsw":
             result = self.index.search(
                 wide, depth, params=faiss.SearchParametersHNSW(efSearch=max(width, depth), **some)
             )
@@ -191,18 +219,18 @@ def padded(rows: np.ndarray, dimension: int) -> np.ndarray:
     return np.pad(rows, ((0, 0), (0, missing))) if missing else rows
 
 
-def _untrained(plan: IndexPlan, dimension: int) -> Any:
+def _untrained(facts: IndexFacts, dimension: int) -> Any:
     faiss = faiss_library()
     product = faiss.METRIC_INNER_PRODUCT
-    if plan.kind == "hnsw":
+    if facts.kind == "hnsw":
         return faiss.IndexHNSWSQ(dimension, faiss.ScalarQuantizer.QT_fp16, LINKS, product)
-    if plan.kind == "ivf":
+    if facts.kind == "ivf":
         centres = faiss.IndexFlatIP(dimension)
-        index = faiss.IndexIVFScalarQuantizer(centres, dimension, plan.lists, faiss.ScalarQuantizer.QT_8bit, product)
+        index = faiss.IndexIVFScalarQuantizer(centres, dimension, facts.lists, faiss.ScalarQuantizer.QT_8bit, product)
     else:
         dimension = 8 * code_bytes(dimension)
         centres = faiss.IndexFlatIP(dimension)
-        index = faiss.IndexIVFPQ(centres, dimension, plan.lists, code_bytes(dimension), 8, product)
+        index = faiss.IndexIVFPQ(centres, dimension, facts.lists, code_bytes(dimension), 8, product)
         index.pq.cp.min_points_per_centroid = 1
     index.own_fields = True
     centres.this.disown()  # without this call, both Python objects would free the centres
@@ -212,9 +240,10 @@ def _untrained(plan: IndexPlan, dimension: int) -> Any:
     return index
 
 
-def training_positions(vectors: int, plan: IndexPlan) -> np.ndarray:
+def training_positions(facts: IndexFacts) -> np.ndarray:
     """Returns the positions, in ascending order, of the evenly spread vectors that are used to learn the centres."""
-    size = min(vectors, max(TRAINED_ON * plan.lists, 20_000))
+    vectors = facts.vectors
+    size = min(vectors, max(TRAINED_ON * facts.lists, 20_000))
     return np.arange(size, dtype=np.int64) * vectors // max(size, 1)
 
 
@@ -236,46 +265,6 @@ Spread = Callable[[Callable[[int], T], Sequence[int]], list[T]]
 the list. The calls run in this process or in tasks of the cluster."""
 
 
-@dataclass(frozen=True)
-class IndexFacts:
-    """The description of an index in `index.json`. The file is written last, so an index without it is unfinished."""
-
-    embedder: str
-    """Text that identifies the embedder of the vectors. Only vectors of the same embedder can be compared."""
-    dimension: int
-    parts: tuple[int, ...]
-    """Number of vectors in each part."""
-    kind: IndexKind
-    lists: int = 0
-
-    @property
-    def vectors(self) -> int:
-        """Number of vectors in all parts."""
-        return sum(self.parts)
-
-    @property
-    def plan(self) -> IndexPlan:
-        """The kind of the index and its number of inverted lists."""
-        return IndexPlan(self.kind, self.lists)
-
-    def save(self, folder: Path) -> None:
-        """Writes the description to `index.json` in a folder."""
-        write_atomically(folder / INDEX_FILE, json.dumps(asdict(self), indent=1) + "\n")
-
-    @classmethod
-    def load(cls, folder: Path) -> "IndexFacts":
-        """Reads the description that `save` wrote.
-
-        Raises:
-            DataError: there is no finished index.
-        """
-        try:
-            known = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))
-            return cls(**{**{name.name: known[name.name] for name in fields(cls)}, "parts": tuple(known["parts"])})
-        except (OSError, ValueError, KeyError) as error:
-            raise DataError(f"{folder} holds no finished index: {error}", "build the index again") from error
-
-
 def one_after_another(function: Callable[[int], T], numbers: Sequence[int]) -> list[T]:
     """Calls a function with each number, one after another, in this process."""
     return [function(number) for number in numbers]
@@ -288,7 +277,7 @@ def index_parts(
     dimension: int,
     memory_bytes: int = MEMORY_BYTES,
     queries: int = 0,
-    kind: IndexKind | str = "auto",
+    kind: str = "auto",
     spread: "Spread[None]" = one_after_another,
 ) -> IndexFacts:
     """Builds an index of the parts that `adapt.index.exact_search.write_part` wrote to a folder.
@@ -297,30 +286,19 @@ def index_parts(
     process or in tasks of the cluster.
 
     Raises:
-      DataError: there are no vectors or too few for `kind`, or an id is in two parts.
+      DataError: there are no vectors or too few for `kind`.
       ConfigError: there is no such kind.
     """
     if not sum(sizes):
         raise DataError("there are no vectors to index", "check the texts that were embedded")
-    _check_distinct(folder, len(sizes))
-    plan = plan_index(sum(sizes), dimension, memory_bytes, queries, kind)  # type: ignore[arg-type]
-    if plan.kind != "flat":
-        train_candidates(plan, _rows(folder, sizes, training_positions(sum(sizes), plan)), folder)
-        spread(AddCandidates(folder), range(len(sizes)))
-    facts = IndexFacts(embedder, dimension, tuple(sizes), plan.kind, plan.lists)
+    chosen = chosen_kind(sum(sizes), dimension, memory_bytes, queries, kind)
+    lists = 2 * isqrt(sum(sizes)) if chosen.startswith("ivf") else 0
+    facts = IndexFacts(embedder, dimension, tuple(sizes), chosen, lists)
+    if chosen != "flat":
+        train_candidates(facts, _rows(folder, sizes, training_positions(facts)), folder)
+        spread(partial(add_candidates, folder), range(len(sizes)))
     facts.save(folder)
     return facts
-
-
-@dataclass(frozen=True)
-class AddCandidates:
-    """A function that builds the faiss index of the part with a given number."""
-
-    folder: Path
-
-    def __call__(self, number: int) -> None:
-        """Writes the file for finding candidates in part `number`."""
-        add_candidates(VectorPart.open(self.folder, number), self.folder)
 
 
 def centre_in(folder: Path) -> np.ndarray | None:
@@ -345,13 +323,3 @@ def _rows(folder: Path, sizes: Sequence[int], positions: np.ndarray) -> np.ndarr
         part = VectorPart.open(folder, number)
         chosen.append(part.rows[positions[first:last] - (end - size)])
     return np.concatenate(chosen)
-
-
-def _check_distinct(folder: Path, parts: int) -> None:
-    """Checks that no id occurs in two parts of an index."""
-    ids = [VectorPart.open(folder, number).ids for number in range(parts)]
-    ids = [ids_of_part for ids_of_part in ids if len(ids_of_part)]
-    # the ids are distinct if the ids of each part are larger than all ids of the previous part
-    if all(earlier.max() < later.min() for earlier, later in pairwise(ids)):
-        return
-    check_unique(np.concatenate(ids))

@@ -10,7 +10,7 @@ import ray
 
 from adapt.index.exact_search import Nearest, faiss_library, merge_nearest
 from adapt.index.index_files import IndexFacts
-from adapt.index.vector_index import VectorIndex, check_neighbours, compares_all
+from adapt.index.vector_index import VectorIndex, compares_all
 from adapt.ray.node_files import on_node
 from adapt.ray.runtime import hide_unreserved_gpus, user_errors
 from adapt.runner.claim import stage_at_work
@@ -43,8 +43,6 @@ class ShardedIndex:
     """An index whose parts are searched in parallel by several actors. The actors end when this object is deleted."""
 
     facts: IndexFacts
-    found: int
-    """Number of vectors that are searched for neighbours."""
     is_exact: bool
     """Whether searches compare all vectors, so that results are exact."""
     actors: tuple[Any, ...]
@@ -70,7 +68,7 @@ class ShardedIndex:
         shares = [parts[number::shards] for number in range(min(shards, len(parts)))]
         known = ray.put(only)
         actors = tuple(actor.remote(folder, embedder, list(each), known, threads, stage_at_work()) for each in shares)
-        return cls(facts, facts.vectors if only is None else len(only), compares_all(facts, only), actors)
+        return cls(facts, compares_all(facts, only), actors)
 
     def search(self, queries: np.ndarray, k: int, width: int | None = None) -> Nearest:
         """Finds the k nearest vectors of each query; see `VectorIndex.search`."""
@@ -81,7 +79,6 @@ class ShardedIndex:
         return self._searched(queries, k, None, True)
 
     def _searched(self, queries: np.ndarray, k: int, width: int | None, exactly: bool) -> Nearest:
-        check_neighbours(k, self.found)
         shared = ray.put(queries)
         with user_errors():
             results = ray.get([actor.search.remote(shared, k, width, exactly) for actor in self.actors])

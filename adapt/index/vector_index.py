@@ -63,7 +63,7 @@ class VectorIndex:
         for number in chosen:
             VectorPart.open(folder, number)
         flat = compares_all(facts, only)
-        proposers = (Proposer.open(facts.plan, folder, number, only is not None) for number in chosen)
+        proposers = (Proposer.open(facts, folder, number, only is not None) for number in chosen)
         return cls(folder, facts, chosen, () if flat else tuple(proposers), only)
 
     @property
@@ -84,7 +84,7 @@ class VectorIndex:
           are ordered by id. A query for which the search finds fewer than k vectors has inf and -1 at the end.
 
         Raises:
-          DataError: the queries have another dimension or are not finite, or there are fewer than k vectors.
+          DataError: the queries have another dimension.
         """
         return self._searched(queries, k, width, self.proposers)
 
@@ -94,7 +94,6 @@ class VectorIndex:
 
     def _searched(self, queries: np.ndarray, k: int, width: int | None, proposers: Sequence[Proposer]) -> Nearest:
         rows = unit_rows(queries, self.facts.dimension)
-        check_neighbours(k, self.facts.vectors if self.only is None else len(self.only))
         results = []
         for index, number in enumerate(self.numbers):
             blocks = []
@@ -131,19 +130,6 @@ def compares_all(facts: IndexFacts, only: np.ndarray | None) -> bool:
     This holds for a flat index, and for a search that is limited to at most FLAT_VECTORS vectors.
     """
     return facts.kind == "flat" or (only is not None and len(only) <= FLAT_VECTORS)
-
-
-def check_neighbours(k: int, vectors: int) -> None:
-    """Checks that a search requests at least one neighbour and at most as many neighbours as there are vectors.
-
-    Raises:
-      DataError: the search requests no neighbours, or more neighbours than there are vectors.
-    """
-    if not 0 < k <= vectors:
-        raise DataError(
-            f"{k} neighbours are requested, but the number must be between 1 and the number of vectors, {vectors}",
-            "request fewer neighbours, or provide a larger pool",
-        )
 
 
 SAMPLE_QUERIES = 200
@@ -198,15 +184,14 @@ def width_for(index: Searchable, queries: np.ndarray, k: int, min_recall: float)
     """
     if index.is_exact:
         return Width(None, 1.0)
-    plan = index.facts.plan
     sample = queries[:: max(1, -(-len(queries) // SAMPLE_QUERIES))]
     truth = index.search_exactly(sample, k)
-    width = FIRST_WIDTH[plan.kind]
+    width = FIRST_WIDTH[index.facts.kind]
     while (recall := recall_of(index.search(sample, k, width), truth)) < min_recall:
-        if width >= widest(plan):
+        if width >= widest(index.facts):
             raise DataError(
                 f"the index finds {recall:.1%} of the {k} nearest vectors, but {min_recall:.1%} are required",
                 "choose another kind of index (flat finds all), or lower select.min_recall",
             )
-        width = min(2 * width, widest(plan))
+        width = min(2 * width, widest(index.facts))
     return Width(width, recall)

@@ -28,12 +28,12 @@ from adapt.model.locate import Pretrained
 from adapt.model.tokenize.piece_tokenizer import IDS
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer, text_tokenizer
 from adapt.select.grams import chunks
-from adapt.select.selection import NEVER, DocumentPool, Given, NoOptions, Random, Room, Selection
+from adapt.select.selection import NEVER, Given, NoOptions, Random, Room, Selection
 from adapt.support.errors import DataError
 from adapt.terminal.console import log
 
 if TYPE_CHECKING:
-    from adapt.select.pool import Document
+    from adapt.select.pool import Document, Pool
 
 
 TOLD_AFTER = 1_000_000
@@ -104,7 +104,7 @@ class Best:
 
 def best(
     selection: Selection,
-    pool: DocumentPool,
+    pool: "Pool",
     target: Sequence[str],
     room: Room,
     kept: "Callable[[Document], Any]" = str,
@@ -123,7 +123,7 @@ def best(
     return found
 
 
-def permitted_ids(selection: Selection, pool: DocumentPool, target: Sequence[str]) -> np.ndarray:
+def permitted_ids(selection: Selection, pool: "Pool", target: Sequence[str]) -> np.ndarray:
     """Returns the ids of all documents that the selection permits, int64, in order. No texts are kept in memory.
 
     Raises:
@@ -205,9 +205,7 @@ def as_it_is(document: "Document") -> "Document":
     return document
 
 
-def highest(
-    selection: Selection, pool: DocumentPool, target: Sequence[str], count: int
-) -> list[tuple[int, str, float]]:
+def highest(selection: Selection, pool: "Pool", target: Sequence[str], count: int) -> list[tuple[int, str, float]]:
     """Returns the `count` texts with the highest scores, or all permitted texts if there are fewer.
 
     Each text has its id and score. The best text is first.
@@ -223,7 +221,7 @@ def random_draw(seed: int, stream: int) -> Random:
     return draw
 
 
-def sampled(pool: DocumentPool, count: int, seed: int, stream: int) -> "list[Document]":
+def sampled(pool: "Pool", count: int, seed: int, stream: int) -> "list[Document]":
     """Reads the pool once, and returns `count` random documents (all if there are fewer) in the pool's order."""
     found = best(random_draw(seed, stream), pool, (), Room(documents=count), as_it_is)
     return sorted((entry.held for entry in found.held), key=lambda document: document.id)

@@ -8,7 +8,7 @@ parts of held-out text are removed too. This takes about 30 bytes of memory per 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -93,7 +93,7 @@ class Pool:
             on_device: whether the function needs a GPU, if the cluster has one. The process then stays alive and keeps
                 the models that it has loaded.
         """
-        return self.visit(Whole(function), on_device=on_device, purpose="learning from the pool")
+        return self.visit(partial(_whole, function), on_device=on_device, purpose="learning from the pool")
 
     def visit(
         self,
@@ -111,7 +111,7 @@ class Pool:
             purpose: name of the progress display.
         """
         pace, self.tally = self._pace, Tally()
-        items, visit = self._items(hint), Visit(self.corpus, self.sieve, look)
+        items, visit = self._items(hint), partial(_visited, self.corpus, self.sieve, look)
         cluster = None if self.is_small and not on_device else self.cluster
         telling = telling_stalls("select", cluster.folder) if cluster else nullcontext()
         with telling, reading(purpose) as line:
@@ -197,56 +197,39 @@ class VisitProgress(NamedTuple):
     """Numbers of the item's kept, dropped and unreadable records. None until the whole item is read."""
 
 
-@dataclass(frozen=True)
-class Whole:
-    """An inspection that calls a function once, with all documents of an item (the part that one process reads)."""
-
-    function: Callable[[Iterator[Document]], Any]
-
-    def __call__(self, documents: Iterator[Document], hint: Any) -> Iterator[Any]:
-        """Yields the function's result."""
-        yield self.function(documents)
+def _whole(function: Callable[[Iterator[Document]], T], documents: Iterator[Document], hint: Any) -> Iterator[T]:
+    """Inspects an item (the part that one process reads) by calling a function once, with all its documents."""
+    yield function(documents)
 
 
-@dataclass(frozen=True)
-class Visit:
-    """Reads an item (the part of the pool that one process reads) and inspects its documents, in any process."""
+def _visited(corpus: CorpusConfig, sieve: Sieve, look: Inspection[Any], item: Item) -> Iterator[VisitProgress]:
+    """Reads an item (the part that one process reads), and yields reports of progress and results, in any process.
 
-    corpus: CorpusConfig
-    sieve: Sieve
-    look: Inspection[Any]
+    Reads the item to its end, even if the inspection ends earlier.
+    """
+    tally, documents, text_bytes = Tally(), 0, 0
 
-    def __call__(self, item: Item) -> Iterator[VisitProgress]:
-        """Yields reports of progress and results. Reads the item to its end, even if the inspection ends earlier."""
-        read = _Read(self, item)
-        for seen in self.look(iter(read), item.hint):
-            yield VisitProgress(read.piece(), seen, None)
-        for _ in read:
-            pass
-        yield VisitProgress(read.piece(is_last=True), None, read.tally)
-
-
-class _Read:
-    """Iterates over the documents of an item (file range), and counts the documents and bytes that were read."""
-
-    def __init__(self, visit: Visit, item: Item) -> None:
-        self.tally = Tally()
-        self._item, self._documents, self._bytes = item, 0, 0
-        self._texts = item_texts(item.number, item.sources, visit.corpus, self.tally, visit.sieve)
-
-    def __iter__(self) -> Iterator[Document]:
-        wanted = self._item.wanted
-        for id, text in self._texts:
-            self._documents += 1
-            self._bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-            if wanted is None or id in wanted:
+    def read() -> Iterator[Document]:
+        nonlocal documents, text_bytes
+        for id, text in item_texts(item.number, item.sources, corpus, tally, sieve):
+            documents += 1
+            text_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+            if item.wanted is None or id in item.wanted:
                 yield Document(text, id)
 
-    def piece(self, is_last: bool = False) -> Piece:
+    def piece(is_last: bool = False) -> Piece:
         """Returns the numbers of documents and bytes that were read since the last call."""
-        read = Piece(self._item.number, self._documents, self._bytes, is_last)
-        self._documents = self._bytes = 0
-        return read
+        nonlocal documents, text_bytes
+        known = Piece(item.number, documents, text_bytes, is_last)
+        documents = text_bytes = 0
+        return known
+
+    reading = read()
+    for seen in look(reading, item.hint):
+        yield VisitProgress(piece(), seen, None)
+    for _ in reading:
+        pass
+    yield VisitProgress(piece(is_last=True), None, tally)
 
 
 GENERAL = "(general)"

@@ -4,7 +4,7 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -17,10 +17,9 @@ from adapt.support.splitmix import mix
 if TYPE_CHECKING:
     from adapt.config import Config
     from adapt.model.locate import Pretrained
-    from adapt.select.pool import Document
+    from adapt.select.pool import Document, Pool
 
 
-T = TypeVar("T")
 Seen = TypeVar("Seen", covariant=True)
 NEVER = float("-inf")
 """Score of a document that must not be taken, even if the budget is larger than the pool."""
@@ -85,41 +84,12 @@ class Inspection(Protocol[Seen]):
         """
 
 
-class DocumentPool(Protocol):
-    """The documents to choose from, too many for memory (`adapt.select.pool.Pool`). Every pass reads them again."""
-
-    def __iter__(self) -> "Iterator[Document]":
-        """Yields all documents in order, in this process."""
-
-    def each(self, function: "Callable[[Iterator[Document]], T]", on_device: bool = False) -> "Iterator[T]":
-        """Calls a function with the documents of each item, in parallel on the cluster. Yields the results in order.
-
-        An item is a part of the pool that one process reads.
-
-        Args:
-            function: called in the processes that read. The function and its results must be picklable.
-            on_device: whether the function needs a GPU, if the cluster has one. The process then stays alive and keeps
-                the models that it has loaded.
-        """
-
-    def visit(
-        self, look: "Inspection[T]", hint: Callable[[], Any] = lambda: None, on_device: bool = False
-    ) -> "Iterator[T]":
-        """Yields the results of an inspection for each item, in parallel on the cluster, and shows progress.
-
-        An item is a part of the pool that one process reads. `hint` is called just before an item is read.
-        """
-
-    def narrowed(self, ids: np.ndarray) -> "DocumentPool":
-        """Returns a pool of only the documents with these ids, int64."""
-
-
 @dataclass(frozen=True)
 class Given:
     """The inputs with which a selection is prepared for scoring."""
 
-    pool: DocumentPool
-    """The documents to choose from."""
+    pool: "Pool"
+    """The documents to choose from, too many for memory. Every pass reads them again."""
     target: Sequence[str]
     """Texts that the selected documents should resemble, from the tasks' train examples or from select.target_paths."""
     config: "Config"

@@ -11,6 +11,7 @@ of workers change the result. Memory holds 12 bytes per vector, the ids, and the
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isqrt
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -124,7 +125,7 @@ def copies_in(
     positions = np.arange(len(ids)) if only is None else np.flatnonzero(np.isin(ids, only))
     sample = positions[:: max(1, len(positions) // (SAMPLED * clusters))]
     centres = centres_of(rows_at(folder, sample).astype(np.float32), clusters, seed)
-    labels = np.concatenate(spread(Assign(folder, centres, only), parts))
+    labels = np.concatenate(spread(partial(_nearest_centres, folder, centres, only), parts))
     order = np.argsort(labels, kind="stable")  # sorts by cluster, and within a cluster in the order of the pool
     bounds = np.searchsorted(labels, np.arange(clusters + 1), sorter=order)
     shares = np.array_split(np.arange(clusters), min(TASKS, clusters))
@@ -153,23 +154,18 @@ def centres_of(sample: np.ndarray, clusters: int, seed: int) -> np.ndarray:
     return unit_rows(np.asarray(means.centroids))
 
 
-@dataclass(frozen=True)
-class Assign:
-    """Finds the nearest centre of each vector of a part. If several centres are equally near, it takes the first."""
+def _nearest_centres(folder: Path, centres: np.ndarray, only: np.ndarray | None, number: int) -> np.ndarray:
+    """Returns the index of the nearest centre of each vector of a part, int32 [vectors].
 
-    folder: Path
-    centres: np.ndarray
-    only: np.ndarray | None
-
-    def __call__(self, number: int) -> np.ndarray:
-        """Returns the index of each vector's centre, int32 [vectors]. Vectors that are not compared have NO_CLUSTER."""
-        part, centres = VectorPart.open(self.folder, number), self.centres.astype(np.float64).T
-        labels = np.full(len(part.ids), NO_CLUSTER, np.int32)
-        places = np.arange(len(part.ids)) if self.only is None else part.positions_of(self.only)
-        for start in range(0, len(places), ROWS_AT_ONCE):
-            some = places[start : start + ROWS_AT_ONCE]
-            labels[some] = (part.rows[some].astype(np.float64) @ centres).argmax(1)
-        return labels
+    If several centres are equally near, it is the first of them. Vectors that are not compared have NO_CLUSTER.
+    """
+    part, transposed = VectorPart.open(folder, number), centres.astype(np.float64).T
+    labels = np.full(len(part.ids), NO_CLUSTER, np.int32)
+    places = np.arange(len(part.ids)) if only is None else part.positions_of(only)
+    for start in range(0, len(places), ROWS_AT_ONCE):
+        some = places[start : start + ROWS_AT_ONCE]
+        labels[some] = (part.rows[some].astype(np.float64) @ transposed).argmax(1)
+    return labels
 
 
 @dataclass(frozen=True)

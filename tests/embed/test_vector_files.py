@@ -1,5 +1,6 @@
 """Tests files of vectors: writing them, reading them, and building an index from ranges of their rows."""
 
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -7,13 +8,13 @@ import numpy as np
 import pytest
 
 from adapt.embed.vector_files import (
-    WritePart,
     build_on_cluster,
     chunk_file,
     known_counts,
     read_vectors,
     stored_vectors,
     vector_files,
+    write_range,
     write_vectors,
 )
 from adapt.index.exact_search import VectorPart, centred, scaled, unit_rows
@@ -56,7 +57,7 @@ def test_parts_of_an_index_are_ranges_of_all_vectors(tmp_path: Path, part: int) 
     begins = np.concatenate([[0], np.cumsum(sizes)]).tolist()
     for chunk, (begin, end) in enumerate(pairwise(begins)):
         write_vectors(tmp_path / chunk_file(0, chunk), np.arange(begin, end), vectors[begin:end], {})
-    write = WritePart(vector_files(tmp_path), begins, tmp_path, 2, part, np.zeros(2))
+    write = partial(write_range, vector_files(tmp_path), begins, tmp_path, 2, part, np.zeros(2))
     numbers = range(-(-14 // part))
     assert sum(write(number) for number in reversed(numbers)) == 14
     parts = [VectorPart.open(tmp_path, number) for number in numbers]
