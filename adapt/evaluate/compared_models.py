@@ -163,32 +163,6 @@ class BenchmarksCompared:
         ]
 
 
-HEADER = ("task", "metric", "items", "before", "after", "change", "leaked items", "change without leaked items")
-"""Columns of the table in model cards."""
-
-
-def card_rows(compared: BenchmarksCompared) -> list[list[str]]:
-    """Returns rows of texts for a model card, in the order of HEADER."""
-    first, model = compared.models[0], compared.models[-1]
-    return [
-        [
-            row.task,
-            row.metric,
-            f"{row.items:,}",
-            row.scores[first].text(".3f"),
-            row.scores[model].text(".3f"),
-            row.changes[model].text("+.3f"),
-            NONE if row.leaked is None else f"{row.leaked:,}",
-            _text(row.clean_changes, model),
-        ]
-        for row in compared.rows
-    ]
-
-
-def _text(changes: Mapping[str, Estimate], model: str) -> str:
-    return changes[model].text("+.3f") if model in changes else NONE
-
-
 @dataclass(frozen=True)
 class ModelsCompared:
     """Held-out losses of several models on several texts.

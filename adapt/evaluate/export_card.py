@@ -6,7 +6,7 @@ The card says what the model is, how to load it, how the adaptation changed its 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,17 +15,15 @@ from adapt.corpus.corpora import FEWEST_DOCUMENTS, dropped_documents
 from adapt.corpus.files.manifest import sources_of
 from adapt.corpus.text_profile import Legibility, read_legibility, read_profile
 from adapt.evaluate.card_metadata import card_head, languages
-from adapt.evaluate.compared_models import HEADER, BenchmarksCompared, card_rows
-from adapt.evaluate.measure_model import change, mean_loss, perplexity, read_losses, read_text_losses
+from adapt.evaluate.compared_models import BenchmarksCompared
+from adapt.evaluate.measure_model import change, mean_loss, read_losses, read_text_losses
 from adapt.evaluate.measurements import (
-    BITS_PER_NAT,
-    DETECTION_NOTE,
-    FOUND,
     NOT_MEASURED,
     LossChange,
     RetrievalChange,
     Text,
     TextLoss,
+    loss_table,
 )
 from adapt.evaluate.verdict import ChosenStep
 from adapt.model.additions.table import stored_additions
@@ -35,6 +33,7 @@ from adapt.model.start import MODEL_FOLDER
 from adapt.objective.table import RTD, objective_options
 from adapt.runner import Record
 from adapt.runner.files import link_or_copy, storage_errors, write_atomically
+from adapt.show.renderers import markdown_table
 from adapt.support.redact import redact, redacted
 from adapt.train.phases import REPLACED, PhaseFigures
 
@@ -136,9 +135,7 @@ def _bits_per_byte(folder: Path, text: str, first: int, whole: TextLoss) -> floa
     """Returns the loss [bits per byte] without the first `first` documents; None if the text lengths are unknown."""
     if not first or whole.bits_per_byte is None or (losses := read_text_losses(folder, text)) is None:
         return whole.bits_per_byte
-    rest = losses[first:]
-    per_token = rest.losses.sum() / rest.counts.sum()
-    return float(BITS_PER_NAT * per_token * rest.predictable.sum() / rest.sizes.sum())
+    return float(losses[first:].per_byte())
 
 
 def _link(source: Path, folder: Path) -> None:
@@ -342,11 +339,6 @@ OBJECTIVES = {
     RTD: "replaced-token detection",
 }
 
-RESULTS_NOTE = (
-    "Loss on held-out text in nats per predicted token, and perplexity, which is its exponential; lower is better. "
-    "95% intervals are in brackets. Bits per byte of text also compare models with different tokenizers."
-)
-
 
 @dataclass(frozen=True)
 class CardFacts:
@@ -437,53 +429,19 @@ def card_verdict(results: Sequence[LossChange]) -> str:
 
 
 def results_table(results: Sequence[LossChange]) -> str:
-    """Returns a table with a row per text: losses, perplexities and bits per byte before and after training."""
+    """Returns a table with a row per text: losses and bits per byte before and after training."""
     if not results:
         return f"Not measured: {NOT_MEASURED}."
     has_domain = any(row.text == "domain" for row in results)
-    detects = any(row.of for row in results)
     missing = "" if has_domain else f"\n\nThe loss on the domain was not measured: {NOT_MEASURED}."
-    losses = ("loss before", "loss after", "change")
-    are_sized = any(row.bits_per_byte_before is not None for row in results)
-    header = (
-        "text",
-        "tokens" if detects else "predicted tokens",
-        *losses,
-        *(FOUND if detects else ("perplexity before", "perplexity after")),
-        *(("bits per byte before", "bits per byte after") if are_sized else ()),
-    )
-    rows = [
-        (
-            row.text,
-            row.predictions,
-            row.before.text(".3f"),
-            row.after.text(".3f"),
-            row.change.text("+.3f"),
-            *(_detected(row) if detects else (perplexity(row.before), perplexity(row.after))),
-            *(_per_byte(row) if are_sized else ()),
-        )
-        for row in results
-    ]
-    return f"{DETECTION_NOTE if detects else RESULTS_NOTE}\n\n{table(header, rows)}{missing}"
-
-
-def _detected(row: LossChange) -> list[str]:
-    """Formats the metrics of replaced-token detection before and after the training as table cells."""
-    return [cell for name in ("recall", "precision", "auc") for cell in row.detected(name)]
+    return markdown_table(loss_table(results, "domain", "Loss on held-out text [nats per token]")) + missing
 
 
 def _retrieval(of: RetrievalChange | None) -> list[str]:
-    """Returns the card's lines on retrieval: title, table and note. Empty if retrieval was not measured."""
-    if of is None:
-        return []
-    return ["### Retrieval", table(RetrievalChange.HEADER, of.rows()), of.note()]
+    """Returns the card's lines on retrieval. Empty if retrieval was not measured."""
+    return [] if of is None else ["### Retrieval", markdown_table(of.table())]
 
 
 def _benchmarks(of: BenchmarksCompared | None) -> list[str]:
-    """Returns the card's lines on standard tasks: title, table and note. Empty if none was measured."""
-    return [] if of is None else ["### Standard evaluations", table(HEADER, card_rows(of)), of.note()]
-
-
-def _per_byte(row: LossChange) -> list[str]:
-    """Formats the bits per byte before and after the training as two table cells."""
-    return ["" if value is None else f"{value:.3f}" for value in (row.bits_per_byte_before, row.bits_per_byte_after)]
+    """Returns the card's lines on standard tasks. Empty if none was measured."""
+    return [] if of is None else ["### Standard evaluations", markdown_table(replace(of.table(""), title=""))]

@@ -153,15 +153,8 @@ def heldout_losses(
     """Returns the summed loss [nats] and the number of predictions of each document, float64 and int64 [documents]."""
     model.to(device).eval()
     with torch.inference_mode():
-        return document_losses_of(model, objective, sample, evaluation, device)
-
-
-def document_losses_of(
-    model: torch.nn.Module, objective: Objective, sample: Heldout, evaluation: EvaluationConfig, device: torch.device
-) -> tuple[np.ndarray, np.ndarray]:
-    """Computes `heldout_losses` of a model that is on the device and in evaluation mode."""
-    batches = corrupted_batches(objective, sample, evaluation)
-    return _losses_of_batches(model, objective, batches, len(sample.tokens), device)
+        batches = corrupted_batches(objective, sample, evaluation)
+        return _losses_of_batches(model, objective, batches, len(sample.tokens), device)
 
 
 def corrupted_batches(

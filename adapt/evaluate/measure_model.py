@@ -16,7 +16,6 @@ memory does not grow with the vocabulary or the number of models.
 """
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -204,9 +203,8 @@ def _summed(
 ) -> TextLoss:
     predictions = sum(values["counts"])
     loss = sum(values["losses"]) / predictions if predictions else None
-    bits = None
-    if loss is not None and "sizes" in values:
-        bits = BITS_PER_NAT * loss * sum(values["predictable"]) / sum(values["sizes"])
+    columns = _columns(values)
+    bits = float(columns.per_byte()) if columns and predictions else None
     return TextLoss(
         loss, len(values["counts"]), int(predictions), overlap, *routes, bits_per_byte=bits, figures=figures or {}
     )
@@ -313,20 +311,6 @@ def byte_change(before: TextLosses, after: TextLosses, samples: int) -> Estimate
     return with_interval(statistic, (*before.columns, *after.columns), samples)
 
 
-def perplexity(loss: Estimate) -> str:
-    """Formats the perplexity and its interval: the exponentials of the loss and of the ends of the loss's interval."""
-    ends = [None if end is None else _exponential(end) for end in (loss.low, loss.high)]
-    return Estimate(_exponential(loss.value), *ends).text(".2f")
-
-
-def _exponential(loss: float) -> float:
-    """Returns exp(loss), which is infinite for the losses of a training run that diverged."""
-    try:
-        return math.exp(loss)
-    except OverflowError:
-        return math.inf
-
-
 def read_losses(folder: Path, corpus: str) -> tuple[np.ndarray, np.ndarray]:
     """Reads the summed losses and numbers of predictions of a corpus's documents, which `measure` wrote."""
     values = json.loads((folder / LOSSES_FILE).read_text())[corpus]
@@ -335,7 +319,10 @@ def read_losses(folder: Path, corpus: str) -> tuple[np.ndarray, np.ndarray]:
 
 def read_text_losses(folder: Path, corpus: str) -> TextLosses | None:
     """Reads the losses and text lengths that `measure` wrote; None if the lengths of the texts are not known."""
-    values = json.loads((folder / LOSSES_FILE).read_text())[corpus]
+    return _columns(json.loads((folder / LOSSES_FILE).read_text())[corpus])
+
+
+def _columns(values: Mapping[str, list[float]]) -> TextLosses | None:
     if "sizes" not in values:
         return None
     return TextLosses(*(np.array(values[name]) for name in ("losses", "counts", "predictable", "sizes")))

@@ -1,14 +1,14 @@
 """Defines the results of measuring models and texts, as stored in records. Imports no large libraries."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from adapt.evaluate.verdict import LOWER_RATE
 from adapt.runner.record import Record
-from adapt.show.blocks import Block, Cell, TextBlock, formatted, heatmap, interval, summary
+from adapt.show.blocks import Block, Cell, Table, TextBlock, formatted, heatmap, heldout_note, interval, summary
 from adapt.support.better import Less, More
 
 Unit = Literal["token", "byte"]
@@ -116,6 +116,12 @@ class LossChange:
         form = "{:.3f}" if name == "auc" else "{:.1%}"
         return [formatted(of.get(name), form) for of in (self.figures_before, self.figures_after)]
 
+    def further(self) -> list[str]:
+        """Formats bits per byte, or the metrics of replaced-token detection, before and after the training."""
+        if self.of:
+            return [*self.detected("recall"), *self.detected("precision"), *self.detected("auc")]
+        return [formatted(value, "{:.3f}") for value in (self.bits_per_byte_before, self.bits_per_byte_after)]
+
     def _found(self) -> str:
         """Describes how well the model finds replaced tokens; returns an empty text for other objectives."""
         if "auc" not in self.figures_after:
@@ -129,12 +135,37 @@ class LossChange:
 
 FOUND = [f"{name} {when}" for name in ("found", "precision", "AUC") for when in ("before", "after")]
 """Table columns with metrics of replaced-token detection, before and after the training."""
+LOSS_NOTE = (
+    "Mean over predicted tokens, with 95% intervals over documents; lower is better. Bits per byte of text also compare"
+    " models with different tokenizers."
+)
 DETECTION_NOTE = (
     "Mean binary cross entropy over all tokens, some of which a fixed generator replaced; with 95% intervals over"
     " documents; lower is better. It cannot be compared with the loss of a language model. Found: share of the replaced"
     " tokens that the model marks. Precision: share of the marked tokens that are replaced. AUC: probability that a"
     " replaced token has a higher score than an original one."
 )
+
+
+def loss_table(losses: Sequence[LossChange], domain: str, title: str = "", more: str = "") -> Table:
+    """Makes a table with a row per text: losses, and bits per byte or metrics of detection, before and after training.
+
+    Args:
+        losses: changes of the loss.
+        domain: name of the domain's text in the table.
+        title: title of the table.
+        more: sentence to add to the note.
+    """
+    detects = any(of.of for of in losses)
+    names = {"domain": domain, "general": "general text"}
+    note = DETECTION_NOTE if detects else LOSS_NOTE
+    further = FOUND if detects else ["bits per byte before", "bits per byte after"]
+    rows: list[list[Cell | str]] = [
+        [names[of.text], of.before.cell(".3f"), of.after.cell(".3f"), of.change.cell("+.3f"), *of.further()]
+        for of in losses
+    ]
+    counted = heldout_note({names[of.text]: of.documents for of in losses if of.documents})
+    return Table(["text", "loss before", "loss after", "change", *further], rows, title, note + more + counted)
 
 
 @dataclass(frozen=True)
@@ -186,8 +217,6 @@ class RetrievalChange:
     before: Retrieved
     after: Retrieved
 
-    HEADER: ClassVar[tuple[str, ...]] = ("measure", "before", "after", "change")
-
     def sentence(self) -> str:
         """Returns a sentence that says whether nDCG@10 rose or fell, or that its interval includes 0."""
         of = self.measures["ndcg_at_10"]
@@ -200,17 +229,17 @@ class RetrievalChange:
             return f"Retrieval (nDCG@10) did not change measurably: {values} ({ends})."
         return f"Retrieval (nDCG@10) {'rose' if low > 0 else 'fell'} {values} ({ends})."
 
-    def rows(self) -> list[list[str]]:
-        """Returns a row of texts per measure, in the order of `HEADER`."""
-        rows = [
+    def table(self, title: str = "") -> Table:
+        """Makes a table with a row per measure."""
+        rows: list[list[Cell | str]] = [
             [MEASURES[name], of.before.text(".3f"), of.after.text(".3f"), of.change.text("+.3f")]
             for name, of in self.measures.items()
         ]
-        for name, title in (("mean_cosine", "mean cosine of two documents"), ("isoscore", "IsoScore")):
+        for name, label in (("mean_cosine", "mean cosine of two documents"), ("isoscore", "IsoScore")):
             old, new = getattr(self.before, name), getattr(self.after, name)
             if old is not None and new is not None:
-                rows.append([title, f"{old:.3f}", f"{new:.3f}", f"{new - old:+.3f}"])
-        return rows
+                rows.append([label, f"{old:.3f}", f"{new:.3f}", f"{new - old:+.3f}"])
+        return Table(["measure", "before", "after", "change"], rows, title, self.note())
 
     def note(self) -> str:
         """Returns a note for the table: what was measured, and the number of rows that were left out."""

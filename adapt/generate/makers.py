@@ -2,19 +2,44 @@
 
 A maker is sent to the actors of the cluster, loads its model there once, and makes one block after another. The texts
 of a block depend only on the block.
+
+Wang and Cho (2019, arXiv 1902.04094) read a masked language model as a Markov random field and sample from it by Gibbs
+sampling: a text begins with mask tokens, and in each step a random position is masked and its token is drawn from the
+model's distribution given all other tokens. Here, a sweep draws every position once, in a random order, and a share of
+the positions is masked and drawn together. If the share is a single position, this is the sampler of Wang and Cho,
+except that positions are drawn without replacement.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from math import ceil
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from adapt.config import GenerateConfig, SynthesizeConfig
 from adapt.corpus.heldout import keys_of
 from adapt.generate.decoder import Decoder
 from adapt.generate.rewriting import Format, formats_of
-from adapt.generate.sampling import DrawSettings, GibbsSampler, Request
+from adapt.generate.sampling import (
+    LENGTH,
+    TOKEN,
+    Request,
+    draw_tokens,
+    never_drawn,
+    part_of_order,
+    sweep_order,
+    uniforms,
+)
+from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
+from adapt.model.packing.packed import Packed, sent
+from adapt.model.sparse_prediction import predict_at
+from adapt.model.tokenizer import load_tokenizer, sees_both_sides
+from adapt.support.errors import ModelError
 
 
 @dataclass(frozen=True)
@@ -53,40 +78,36 @@ class Maker(ABC):
 class FromDecoder(Maker):
     """Generates texts that begin with the start token or with a prompt. Successive texts use successive prompts.
 
-    Args:
-        pretrained: the decoder.
-        drawing: how tokens are drawn.
-        prompts: texts whose first tokens are used as prompts. If empty, every prompt is only the start token.
-        most: maximum number of tokens of a prompt.
+    The first tokens of `prompts` are the prompts. If it is empty, every prompt is only the start token.
     """
 
-    def __init__(self, pretrained: Pretrained, drawing: DrawSettings, prompts: Sequence[str], most: int) -> None:
-        self._pretrained, self._drawing = pretrained, drawing
-        self._prompts, self._most = prompts, min(most, drawing.max_length - 1)
+    def __init__(self, pretrained: Pretrained, section: GenerateConfig, prompts: Sequence[str]) -> None:
+        self._pretrained, self._section, self._prompts = pretrained, section, prompts
 
     def load(self) -> None:
         """Loads the decoder and tokenizes the prompts."""
         self._decoder = Decoder(self._pretrained)
         tokenizer = self._decoder.tokenizer
         encoded = (tokenizer.encode(text, add_special_tokens=False) for text in self._prompts)
-        self._starts = [tokens[: self._most] for tokens in encoded] or [[]]
+        most = min(self._section.prompt_tokens, self._section.max_length - 1)
+        self._starts = [tokens[:most] for tokens in encoded] or [[]]
 
     def make(self, block: Mapping[str, Any]) -> list[MadeText]:
         """Generates the texts of a block with the decoder."""
-        drawing, decoder = self._drawing, self._decoder
+        section, decoder = self._section, self._decoder
         numbers = range(block["first"], block["first"] + block["count"])
-        starts = [self._starts[number // len(drawing.temperatures) % len(self._starts)] for number in numbers]
+        starts = [self._starts[number // len(section.temperatures) % len(self._starts)] for number in numbers]
         requests = [
             Request(
                 number,
                 [decoder.start, *start],
-                drawing.temperature(number),
-                max(drawing.min_length - len(start), 1),
-                drawing.max_length - len(start),
+                temperature_of(section, number),
+                max(section.min_length - len(start), 1),
+                section.max_length - len(start),
             )
             for number, start in zip(numbers, starts, strict=True)
         ]
-        found = decoder.generate(requests, drawing.seed, drawing.top_p, drawing.micro_batch)
+        found = decoder.generate(requests, section.seed, section.top_p, section.micro_batch)
         return [
             MadeText(
                 decoder.text_of([*start, *tokens]),
@@ -99,34 +120,99 @@ class FromDecoder(Maker):
 
 
 class FromEncoder(Maker):
-    """Samples texts from an encoder (`adapt.generate.sampling`).
+    """Samples texts from an encoder.
 
-    Args:
-        pretrained: the encoder.
-        drawing: how tokens are drawn.
-        sweeps: number of times that the token at each position is drawn.
-        share: share of the positions that are drawn together.
+    Raises:
+        ModelError: the model is not an encoder, or cannot be loaded. `load` raises this error.
     """
 
-    def __init__(self, pretrained: Pretrained, drawing: DrawSettings, sweeps: int, share: float) -> None:
-        self._pretrained, self._drawing, self._sweeps, self._share = pretrained, drawing, sweeps, share
+    def __init__(self, pretrained: Pretrained, section: GenerateConfig) -> None:
+        self._pretrained, self._section = pretrained, section
 
     def load(self) -> None:
         """Loads the encoder."""
-        self._sampler = GibbsSampler(self._pretrained, self._drawing, self._sweeps, self._share)
+        pretrained = self._pretrained
+        self._model: Any = load_model(pretrained.model, trust_remote_code=pretrained.trust_remote_code)
+        if sees_both_sides(self._model.config):
+            raise ModelError(
+                f"{pretrained.model} is a decoder that was converted to an encoder, which mixture.replay_kind gibbs"
+                " does not support",
+                "set mixture.replay_kind to decoder, and generate.generator to the original decoder",
+            )
+        self._tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        torch.nn.Module.to(self._model, self._device)
+        self._never = never_drawn(self._tokenizer, int(self._model.config.vocab_size), ()).to(self._device)
+        empty = self._tokenizer("").input_ids
+        self._before, self._after = empty[: len(empty) // 2], empty[len(empty) // 2 :]
 
     def make(self, block: Mapping[str, Any]) -> list[MadeText]:
         """Samples the texts of a block from the encoder."""
         numbers = range(block["first"], block["first"] + block["count"])
         return [
             MadeText(
-                str(self._sampler.tokenizer.decode(tokens, skip_special_tokens=True)),
+                str(self._tokenizer.decode(tokens, skip_special_tokens=True)),
                 len(tokens),
                 False,
-                {"temperature": self._drawing.temperature(number)},
+                {"temperature": temperature_of(self._section, number)},
             )
-            for number, tokens in zip(numbers, self._sampler.sample(numbers), strict=True)
+            for number, tokens in zip(numbers, self.sample(numbers), strict=True)
         ]
+
+    def sample(self, numbers: Sequence[int]) -> list[list[int]]:
+        """Samples texts, and returns the tokens of each, without special tokens.
+
+        The number of a text determines its length, temperature and random numbers.
+        """
+        section = self._section
+        every = np.array(numbers, np.uint64)
+        shares = uniforms(section.seed, every, np.full(len(every), LENGTH, np.uint64))
+        lengths = section.min_length + (shares * (section.max_length - section.min_length + 1)).astype(np.int64)
+        by_length = np.argsort(lengths, kind="stable")
+        found: list[list[int]] = [[] for _ in numbers]
+        for start in range(0, len(by_length), section.micro_batch):
+            places = by_length[start : start + section.micro_batch]
+            for place, tokens in zip(places, self._together(every[places], lengths[places]), strict=True):
+                found[place] = tokens.tolist()
+        return found
+
+    @torch.inference_mode()
+    def _together(self, numbers: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
+        """Samples a batch of texts of about the same length."""
+        section = self._section
+        tokens = [np.full(length, self._tokenizer.mask_token_id, np.int64) for length in lengths]
+        heat = np.array([temperature_of(section, int(number)) for number in numbers])
+        for sweep in range(section.sweeps):
+            orders = [sweep_order(section.seed, *text, sweep) for text in zip(numbers, lengths, strict=True)]
+            for part in range(ceil(1 / section.masked_fraction)):
+                chosen = [part_of_order(order, part, section.masked_fraction) for order in orders]
+                if not any(map(len, chosen)):
+                    continue
+                scores = self._scores(tokens, chosen)
+                owners = np.repeat(np.arange(len(tokens)), list(map(len, chosen)))
+                positions = np.concatenate(chosen)
+                steps = (TOKEN + sweep * section.max_length + positions).astype(np.uint64)
+                draws = torch.from_numpy(uniforms(section.seed, numbers[owners], steps)).to(self._device)
+                hot = torch.from_numpy(heat[owners]).float().to(self._device)
+                drawn = draw_tokens(scores, hot, section.top_p, draws).cpu().numpy()
+                ends = np.cumsum(list(map(len, chosen)))[:-1]
+                for of, places, new in zip(tokens, chosen, np.split(drawn, ends), strict=True):
+                    of[places] = new
+        return tokens
+
+    def _scores(self, tokens: Sequence[np.ndarray], chosen: Sequence[np.ndarray]) -> Tensor:
+        """Masks the chosen positions, and returns the model's scores there, [positions, V]."""
+        documents, places, start = [], [], 0
+        for of, positions in zip(tokens, chosen, strict=True):
+            masked = of.copy()
+            masked[positions] = self._tokenizer.mask_token_id
+            documents.append(Packed.single(torch.tensor([*self._before, *masked.tolist(), *self._after])))
+            places.append(np.sort(positions) + start + len(self._before))
+            start += len(self._before) + len(of) + len(self._after)
+        packed = Packed.joined(*documents).to(self._device)
+        at = sent(torch.from_numpy(np.concatenate(places)), self._device)
+        scores = predict_at(self._model, packed, at).float()
+        return scores.masked_fill(self._never, -torch.inf)
 
 
 _MOST_FORMATS = 1 << 8
@@ -137,20 +223,14 @@ index of its format."""
 class Rewriting(Maker):
     """Rewrites documents in the configured formats. The generator's chat template is used if it has one.
 
-    Args:
-        pretrained: the generator, a decoder.
-        drawing: how tokens are drawn.
-        formats: the formats.
-        document_tokens: longer documents are truncated to this number of tokens.
+    Raises:
+        ConfigError: the formats are wrong; see `adapt.generate.rewriting.formats_of`.
     """
 
     batch_field = "synthesize.micro_batch"
 
-    def __init__(
-        self, pretrained: Pretrained, drawing: DrawSettings, formats: Sequence[Format], document_tokens: int
-    ) -> None:
-        self._pretrained, self._drawing = pretrained, drawing
-        self._formats, self._document_tokens = formats, document_tokens
+    def __init__(self, generator: Pretrained, section: SynthesizeConfig) -> None:
+        self._pretrained, self._section, self._formats = generator, section, formats_of(section)
 
     def load(self) -> None:
         """Loads the generator."""
@@ -161,7 +241,7 @@ class Rewriting(Maker):
 
         The field `source` of a text is the key of the document.
         """
-        drawing, decoder = self._drawing, self._decoder
+        section, decoder = self._section, self._decoder
         asked = [
             (number * _MOST_FORMATS + place, text, each)
             for number, text in zip(block["ids"], block["texts"], strict=True)
@@ -172,19 +252,19 @@ class Rewriting(Maker):
                 number,
                 self._prompt(text, each),
                 # temperatures vary by document and by format
-                drawing.temperature(number // _MOST_FORMATS + number % _MOST_FORMATS),
-                drawing.min_length,
-                drawing.max_length,
+                temperature_of(section, number // _MOST_FORMATS + number % _MOST_FORMATS),
+                section.min_length,
+                section.max_length,
             )
             for number, text, each in asked
         ]
-        found = decoder.generate(requests, drawing.seed, drawing.top_p, drawing.micro_batch)
+        found = decoder.generate(requests, section.seed, section.top_p, section.micro_batch)
         sources = dict(zip(block["ids"], keys_of(block["texts"]).tolist(), strict=True))
         made = []
         for (number, text, each), tokens in zip(asked, found, strict=True):
             written = decoder.text_of(tokens).strip()
             details = {"format": each.name, "source": str(sources[number // _MOST_FORMATS])}
-            is_cut = len(tokens) == drawing.max_length
+            is_cut = len(tokens) == section.max_length
             if each.pairs:  # the query is only the first line, because generators may write more lines
                 made.append(MadeText(first_line(written), len(tokens), is_cut, {**details, "positive": text}))
             else:
@@ -193,30 +273,13 @@ class Rewriting(Maker):
 
     def _prompt(self, document: str, wanted: Format) -> list[int]:
         tokenizer = self._decoder.tokenizer
-        shortened = shortened_text(tokenizer, document, self._document_tokens)
+        shortened = shortened_text(tokenizer, document, self._section.document_tokens)
         return prompt_tokens(tokenizer, wanted.prompt(shortened), self._decoder.start)
 
 
-def maker_of(
-    way: Literal["decoder", "gibbs"], pretrained: Pretrained, section: GenerateConfig, prompts: Sequence[str]
-) -> Maker:
-    """Returns the maker that section `generate` configures.
-
-    Args:
-        way: whether the model is a decoder, or an encoder to sample from.
-        pretrained: the model.
-        section: the configuration's section `generate`.
-        prompts: texts whose first tokens are a decoder's prompts. If empty, every prompt is only the start token.
-    """
-    drawing = DrawSettings.of(section)
-    if way == "decoder":
-        return FromDecoder(pretrained, drawing, prompts, section.prompt_tokens)
-    return FromEncoder(pretrained, drawing, section.sweeps, section.masked_fraction)
-
-
-def rewriter_of(generator: Pretrained, section: SynthesizeConfig) -> Rewriting:
-    """Returns the maker that section `synthesize` configures."""
-    return Rewriting(generator, DrawSettings.of(section), formats_of(section), section.document_tokens)
+def temperature_of(section: GenerateConfig | SynthesizeConfig, number: int) -> float:
+    """Returns the temperature of a text. Successive texts use successive temperatures of the configured list."""
+    return section.temperatures[number % len(section.temperatures)]
 
 
 def shortened_text(tokenizer: Any, text: str, most: int) -> str:

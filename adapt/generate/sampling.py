@@ -1,19 +1,12 @@
-"""Draws tokens from a model's scores, and samples texts from an encoder by drawing every position again and again.
+"""Draws tokens from a model's scores, and orders the positions of a text that is sampled from an encoder.
 
 The random number of a token depends only on the seed, the number of the text and the number of the token. So a text
 does not depend on which texts are generated with it, in which order, or by which process, except for rounding.
-
-Wang and Cho (2019, arXiv 1902.04094) read a masked language model as a Markov random field and sample from it by Gibbs
-sampling: a text begins with mask tokens, and in each step a random position is masked and its token is drawn from the
-model's distribution given all other tokens. Here, a sweep draws every position once, in a random order, and a share of
-the positions is masked and drawn together. If the share is a single position, this is the sampler of Wang and Cho,
-except that positions are drawn without replacement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -21,37 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adapt.config import GenerateConfig, SynthesizeConfig
 from adapt.model.linear_losses import drawn_from
-from adapt.model.load import load_model
-from adapt.model.locate import Pretrained
-from adapt.model.packing.packed import Packed, sent
-from adapt.model.sparse_prediction import predict_at
-from adapt.model.tokenizer import load_tokenizer, sees_both_sides
-from adapt.support.errors import ModelError
 from adapt.support.splitmix import GOLDEN, mix
-
-
-@dataclass(frozen=True)
-class DrawSettings:
-    """Settings for drawing tokens. The fields come from the section `generate` or `synthesize`."""
-
-    temperatures: tuple[float, ...]
-    top_p: float
-    min_length: int
-    max_length: int
-    seed: int
-    micro_batch: int
-
-    @classmethod
-    def of(cls, section: GenerateConfig | SynthesizeConfig) -> DrawSettings:
-        """Returns the settings of a section of the configuration."""
-        lengths = section.min_length, section.max_length
-        return cls(tuple(section.temperatures), section.top_p, *lengths, section.seed, section.micro_batch)
-
-    def temperature(self, number: int) -> float:
-        """Returns the temperature of a text. Successive texts use successive temperatures of the configured list."""
-        return self.temperatures[number % len(self.temperatures)]
 
 
 class Request(NamedTuple):
@@ -125,91 +89,6 @@ def never_drawn(tokenizer: Any, vocabulary: int, but: Iterable[int]) -> Tensor:
 LENGTH, ORDER, TOKEN = 0, 1 << 40, 1 << 41
 """Offsets in a text's sequence of random numbers. They separate the numbers that determine the text's length, the
 orders of its positions, and its tokens."""
-
-
-class GibbsSampler:
-    """Samples texts from an encoder, which is loaded on the GPU that this process may use, or else on the CPU.
-
-    Args:
-        pretrained: the model and its tokenizer.
-        drawing: how tokens are drawn.
-        sweeps: number of times that the token at each position is drawn.
-        share: share of the positions that are masked and drawn together; at least one position.
-
-    Raises:
-        ModelError: the model is not an encoder, or cannot be loaded.
-    """
-
-    def __init__(self, pretrained: Pretrained, drawing: DrawSettings, sweeps: int, share: float) -> None:
-        self._model: Any = load_model(pretrained.model, trust_remote_code=pretrained.trust_remote_code)
-        if sees_both_sides(self._model.config):
-            raise ModelError(
-                f"{pretrained.model} is a decoder that was converted to an encoder, which mixture.replay_kind gibbs"
-                " does not support",
-                "set mixture.replay_kind to decoder, and generate.generator to the original decoder",
-            )
-        self.tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
-        self._drawing, self._sweeps, self._share = drawing, sweeps, share
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        torch.nn.Module.to(self._model, self._device)
-        self._never = never_drawn(self.tokenizer, int(self._model.config.vocab_size), ()).to(self._device)
-        empty = self.tokenizer("").input_ids
-        self._before, self._after = empty[: len(empty) // 2], empty[len(empty) // 2 :]
-
-    def sample(self, numbers: Sequence[int]) -> list[list[int]]:
-        """Samples texts, and returns the tokens of each, without special tokens.
-
-        The number of a text determines its length, temperature and random numbers.
-        """
-        drawing = self._drawing
-        every = np.array(numbers, np.uint64)
-        shares = uniforms(drawing.seed, every, np.full(len(every), LENGTH, np.uint64))
-        lengths = drawing.min_length + (shares * (drawing.max_length - drawing.min_length + 1)).astype(np.int64)
-        by_length = np.argsort(lengths, kind="stable")
-        found: list[list[int]] = [[] for _ in numbers]
-        for start in range(0, len(by_length), drawing.micro_batch):
-            places = by_length[start : start + drawing.micro_batch]
-            for place, tokens in zip(places, self._together(every[places], lengths[places]), strict=True):
-                found[place] = tokens.tolist()
-        return found
-
-    @torch.inference_mode()
-    def _together(self, numbers: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
-        """Samples a batch of texts of about the same length."""
-        drawing = self._drawing
-        tokens = [np.full(length, self.tokenizer.mask_token_id, np.int64) for length in lengths]
-        heat = np.array([drawing.temperature(int(number)) for number in numbers])
-        for sweep in range(self._sweeps):
-            orders = [sweep_order(drawing.seed, *text, sweep) for text in zip(numbers, lengths, strict=True)]
-            for part in range(ceil(1 / self._share)):
-                chosen = [part_of_order(order, part, self._share) for order in orders]
-                if not any(map(len, chosen)):
-                    continue
-                scores = self._scores(tokens, chosen)
-                owners = np.repeat(np.arange(len(tokens)), list(map(len, chosen)))
-                positions = np.concatenate(chosen)
-                steps = (TOKEN + sweep * drawing.max_length + positions).astype(np.uint64)
-                draws = torch.from_numpy(uniforms(drawing.seed, numbers[owners], steps)).to(self._device)
-                hot = torch.from_numpy(heat[owners]).float().to(self._device)
-                drawn = draw_tokens(scores, hot, drawing.top_p, draws).cpu().numpy()
-                ends = np.cumsum(list(map(len, chosen)))[:-1]
-                for of, places, new in zip(tokens, chosen, np.split(drawn, ends), strict=True):
-                    of[places] = new
-        return tokens
-
-    def _scores(self, tokens: Sequence[np.ndarray], chosen: Sequence[np.ndarray]) -> Tensor:
-        """Masks the chosen positions, and returns the model's scores there, [positions, V]."""
-        documents, places, start = [], [], 0
-        for of, positions in zip(tokens, chosen, strict=True):
-            masked = of.copy()
-            masked[positions] = self.tokenizer.mask_token_id
-            documents.append(Packed.single(torch.tensor([*self._before, *masked.tolist(), *self._after])))
-            places.append(np.sort(positions) + start + len(self._before))
-            start += len(self._before) + len(of) + len(self._after)
-        packed = Packed.joined(*documents).to(self._device)
-        at = sent(torch.from_numpy(np.concatenate(places)), self._device)
-        scores = predict_at(self._model, packed, at).float()
-        return scores.masked_fill(self._never, -torch.inf)
 
 
 def sweep_order(seed: int, number: int, length: int, sweep: int) -> np.ndarray:

@@ -289,7 +289,7 @@ def _markdown_block(block: Block) -> str:
         case Findings():
             return "\n".join(f"- **{_plain(finding.head)}**: {_plain(finding.text)}" for finding in block.items)
         case Table():
-            return _markdown_table(block)
+            return markdown_table(block)
         case Folded():
             inner = "\n\n".join(text for part in block.blocks if (text := _markdown_block(part)))
             return f"### {_plain(block.title)}\n\n{inner}" if inner else ""
@@ -297,7 +297,8 @@ def _markdown_block(block: Block) -> str:
             return ""
 
 
-def _markdown_table(table: Table) -> str:
+def markdown_table(table: Table) -> str:
+    """Renders a table with its title and note as Markdown."""
     align = "---" if table.words else "---:"
     lines = [[_plain(heading) for heading in table.header], ["---", *[align] * (len(table.header) - 1)]]
     lines += [[_markdown_cell(cell) for cell in row] for row in table.rows]

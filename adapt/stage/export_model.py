@@ -12,13 +12,12 @@ from adapt.evaluate.card_metadata import check_metadata
 from adapt.evaluate.compared_models import BenchmarksCompared
 from adapt.evaluate.export_card import Handover, loss_changes, write_card, write_model
 from adapt.evaluate.measurements import (
-    DETECTION_NOTE,
-    FOUND,
     NOT_MEASURED,
     LossChange,
     RetrievalChange,
     Text,
     bits_of_earlier,
+    loss_table,
 )
 from adapt.evaluate.retrieval import retrieval_change
 from adapt.evaluate.verdict import LOWER_RATE, ChosenStep, Effect, Verdict, choice_of, effect, fix_of_worse
@@ -43,7 +42,6 @@ from adapt.show.blocks import (
     Table,
     TextBlock,
     formatted,
-    heldout_note,
     summary,
 )
 from adapt.show.drawing import METRICS_LINES, json_lines, loss_curve
@@ -142,7 +140,7 @@ class Adapted(Trained, OneModel):
                 *said,
                 self.choice.sentence() if self.choice else "",
             ),
-            *(Table(of.HEADER, of.rows(), f"{record.name}: retrieval", of.note()) for of in retrieval),
+            *(of.table(f"{record.name}: retrieval") for of in retrieval),
             *(self.benchmarks.blocks(record.name) if self.benchmarks else []),
             *self._losses(record.name, name),
             *([phases_table(self.phases, name)] if self.phases else []),
@@ -163,28 +161,16 @@ class Adapted(Trained, OneModel):
         return {**metrics, "losses": {text: bits_of_earlier(of) for text, of in metrics.get("losses", {}).items()}}
 
     def _losses(self, name: str, domain: str) -> list[Block]:
-        rows: list[list[Cell | str]] = [
-            [_named(text, domain), of.before.cell(".3f"), of.after.cell(".3f"), of.change.cell("+.3f"), *_further(of)]
-            for text, of in self.losses.items()
-        ]
         kind = next((of.of for of in self.losses.values()), "")
         loss = f"loss of {kind} on held-out text" if kind else "loss on held-out text"
         title = f"{name}: {loss} [nats per token]{TRANSDUCTIVE if self.transductive else ''}"
-        note = (
-            "Mean over predicted tokens, with 95% intervals over documents; lower is better. Bits per byte of text also"
-            " compare models with different tokenizers."
-        )
-        if self.trains_vectors:
-            note += " The objective trains sentence vectors instead of this loss, so the loss may rise."
-        header = ["text", "loss before", "loss after", "change", "bits per byte before", "bits per byte after"]
-        if kind:
-            header[4:], note = FOUND, DETECTION_NOTE
-        note += heldout_note({_named(text, domain): of.documents for text, of in self.losses.items() if of.documents})
+        vectors = " The objective trains sentence vectors instead of this loss, so the loss may rise."
+        table = loss_table([*self.losses.values()], domain, title, vectors if self.trains_vectors and not kind else "")
         chose = {text: of.chose for text, of in self.losses.items() if of.chose is not None}
+        tables: list[Block] = [table]
         if chose:
-            note += " Documents used to choose the exported step are left out: the lowest loss is partly low by chance."
-        tables: list[Block] = [Table(header, rows, title, note)]
-        if chose:
+            left = " Documents used to choose the exported step are left out: the lowest loss is partly low by chance."
+            tables = [replace(table, note=table.note + left)]
             after = {text: self.losses[text].after for text in chose}
             both: list[list[Cell | str]] = [
                 [_named(text, domain), f"{loss:.3f}", after[text].cell(".3f")] for text, loss in chose.items()
@@ -253,12 +239,6 @@ def planned_phases(forecasts: Mapping[Train, "Forecast | None"], done: Done) -> 
 
 def _named(text: Text, domain: str) -> str:
     return {"domain": domain, "general": "general text"}[text]
-
-
-def _further(of: LossChange) -> list[str]:
-    if of.of:
-        return [*of.detected("recall"), *of.detected("precision"), *of.detected("auc")]
-    return [formatted(value, "{:.3f}") for value in (of.bits_per_byte_before, of.bits_per_byte_after)]
 
 
 def _curve(record: Record) -> list[Block]:

@@ -87,7 +87,9 @@ class Generate(Stage[GeneratedTexts]):
         from adapt.generate import generate_blocks, makers
 
         section, prompts = self.config.generate, _prompts_of(self.prompts) if self.prompts else []
-        maker = makers.maker_of(self.way, self.start.made(done), section, prompts)
+        model = self.start.made(done)
+        is_decoder = self.way == "decoder"
+        maker = makers.FromDecoder(model, section, prompts) if is_decoder else makers.FromEncoder(model, section)
         connect(self.config.resources)
         figures = generate_blocks.make_texts(maker, section.tokens, section.max_length, folder, self.config.resources)
         return _generated(self.name, figures, self.config)
@@ -176,7 +178,7 @@ class Synthesize(Stage[GeneratedTexts]):
 
         section, corpus = self.config.synthesize, replace(self.files.corpus, write_rejects=False)
         screen = screen_of(corpus, folder, duplicates_of(self.dedup, self.place, done))
-        maker = makers.rewriter_of(self.generator, section)
+        maker = makers.Rewriting(self.generator, section)
         read = ReadPool(corpus, screen)
         figures = generate_blocks.rewrite_texts(
             maker, self.files.manifest, read, section.share, folder, self.config.resources

@@ -189,7 +189,7 @@ def test_changes_are_paired_by_query(tmp_path: Path) -> None:
     low, high = np.quantile((after - before)[draws].mean(1), [0.025, 0.975])
     assert (of.change.low, of.change.high) == (pytest.approx(low, abs=1e-3), pytest.approx(high, abs=1e-3))
     assert change.sentence().startswith(f"Retrieval (nDCG@10) rose from {before.mean():.3f} to {after.mean():.3f}")
-    assert [row[0] for row in change.rows()][-2:] == ["mean cosine of two documents", "IsoScore"]
+    assert [row[0] for row in change.table().rows][-2:] == ["mean cosine of two documents", "IsoScore"]
     assert "200 queries, 99 documents, mean pooling" in change.note()
     assert change.note().endswith("Rows left out: 2 repeated.")
 
@@ -206,4 +206,4 @@ def test_few_queries_and_no_change_are_said(tmp_path: Path) -> None:
 def test_a_single_document_has_no_isoscore() -> None:
     assert isoscore(RNG.normal(size=(1, 6))) is None
     of = Retrieved(0.5, 0.5, 0.5, mean_cosine=0.0, isoscore=None, queries=1, documents=1, pooling="mean")
-    assert RetrievalChange({}, of, of).rows() == [["mean cosine of two documents", "0.000", "0.000", "+0.000"]]
+    assert RetrievalChange({}, of, of).table().rows == [["mean cosine of two documents", "0.000", "0.000", "+0.000"]]

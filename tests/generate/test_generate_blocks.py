@@ -26,8 +26,6 @@ from adapt.generate.generate_blocks import (
     rewrite_texts,
 )
 from adapt.generate.makers import FromDecoder, Rewriting
-from adapt.generate.rewriting import formats_of
-from adapt.generate.sampling import DrawSettings
 from adapt.model.locate import Pretrained
 from adapt.runner.digest import Digests
 from adapt.select import TEXTS_FILE
@@ -39,11 +37,11 @@ from tests.samples import sentences
 
 pytestmark = pytest.mark.heavy
 
-DRAWING = DrawSettings((0.7,), 1.0, 2, 20, 3, 16)
+SECTION = GenerateConfig(temperatures=[0.7], min_length=2, max_length=20, seed=3, micro_batch=16, prompt_tokens=4)
 
 
 def test_an_interrupted_generation_goes_on_and_ends_with_the_same_text(ray_cluster: None, tmp_path: Path) -> None:
-    maker = FromDecoder(tiny_decoder(tmp_path / "model"), DrawSettings((0.7, 1.3), 1.0, 2, 20, 3, 16), [], 4)
+    maker = FromDecoder(tiny_decoder(tmp_path / "model"), replace(SECTION, temperatures=[0.7, 1.3]), [])
     whole, again, documents = (tmp_path / name for name in ("whole", "again", "documents"))
     for folder in (whole, again, documents):
         folder.mkdir()
@@ -76,8 +74,10 @@ def _rewritten(root: Path, folder: Path) -> None:
     (root / "corpus.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     corpus = CorpusConfig(paths=str(root / "corpus.jsonl"), heldout_fraction=0.5)
     manifest = build_manifest(corpus, Digests())
-    formats = formats_of(SynthesizeConfig(formats=["summary", "question"]))
-    maker = Rewriting(tiny_decoder(root / "model"), DrawSettings((1.0,), 1.0, 2, 10, 0, 32), formats, 16)
+    section = SynthesizeConfig(
+        formats=["summary", "question"], temperatures=[1.0], top_p=1.0, min_length=2, max_length=10, document_tokens=16
+    )
+    maker = Rewriting(tiny_decoder(root / "model"), section)
     figures = rewrite_texts(maker, manifest, ReadPool(corpus), 1.0, folder, ResourcesConfig())
     keys = {str(key): text for key, text in zip(keys_of(texts).tolist(), texts, strict=True)}
     lines = [json.loads(line) for file in part_files(folder) for line in file.read_text().splitlines()]
@@ -94,7 +94,7 @@ def test_no_block_is_made_once_the_budget_is_spent(tmp_path: Path, monkeypatch: 
     text_file, figures_file = files_of_block(tmp_path, "0")
     text_file.touch()
     figures_file.write_text(json.dumps({"texts": 2, "seconds": 1.5}))
-    actor = MakeBlocks(FromDecoder(Pretrained(tmp_path, tmp_path), DRAWING, [], 4), tmp_path, None)
+    actor = MakeBlocks(FromDecoder(Pretrained(tmp_path, tmp_path), SECTION, []), tmp_path, None)
     # block 0 is already finished, so it needs no budget
     assert actor(pa.table({"block": ["0"], "first": [0], "count": [2]}))["texts"] == [2]
     with pytest.raises(BudgetError, match="stopped before its next block"):

@@ -1,16 +1,19 @@
 """Tests that users can replace the file of templates, and that prompts use the generator's chat template."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from adapt.config import Config, SynthesizeConfig
+from adapt.config import Config, GenerateConfig, SynthesizeConfig
 from adapt.generate.makers import FromDecoder, Maker, Rewriting, prompt_tokens, shortened_text
 from adapt.generate.rewriting import OWN_TEMPLATES, formats_of
-from adapt.generate.sampling import DrawSettings, Request
+from adapt.generate.sampling import Request
 from adapt.model.tokenizer import load_tokenizer
 from adapt.support.errors import ConfigError
 from tests.generate.toys import TEMPLATE, tiny_decoder
+
+REWRITING = SynthesizeConfig(top_p=1.0, min_length=3, max_length=12, micro_batch=4, document_tokens=20)
 
 
 def test_the_shipped_formats_contain_the_document_once() -> None:
@@ -68,7 +71,8 @@ def test_long_documents_are_cut_and_cannot_end_the_message(tmp_path: Path) -> No
 
 def test_texts_begin_with_the_first_tokens_of_the_prompts_in_turn(tmp_path: Path) -> None:
     prompts = ["the loss of the model is large", "words"]
-    maker = FromDecoder(tiny_decoder(tmp_path), DrawSettings((0.5, 1.0), 1.0, 2, 9, 0, 4), prompts, 3)
+    section = GenerateConfig(temperatures=[0.5, 1.0], min_length=2, max_length=9, micro_batch=4, prompt_tokens=3)
+    maker = FromDecoder(tiny_decoder(tmp_path), section, prompts)
     maker.load()
     made = maker.make({"first": 0, "count": 8})
     tokenizer = load_tokenizer(tmp_path)
@@ -80,8 +84,8 @@ def test_texts_begin_with_the_first_tokens_of_the_prompts_in_turn(tmp_path: Path
 
 
 def test_documents_are_rewritten_in_every_format_whatever_the_order(tmp_path: Path) -> None:
-    formats = formats_of(SynthesizeConfig(formats=["summary", "question"]))
-    maker = Rewriting(tiny_decoder(tmp_path), DrawSettings((1.0,), 1.0, 3, 12, 0, 4), formats, 20)
+    section = replace(REWRITING, formats=["summary", "question"], temperatures=[1.0])
+    maker = Rewriting(tiny_decoder(tmp_path), section)
     maker.load()
     documents = {"ids": [4, 9, 2**40], "texts": ["the loss of a model", "words of the text", "more than each"]}
     made = maker.make(documents)
@@ -94,8 +98,8 @@ def test_documents_are_rewritten_in_every_format_whatever_the_order(tmp_path: Pa
 
 
 def test_each_format_takes_all_temperatures_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    formats = formats_of(SynthesizeConfig(formats=["summary", "table", "question"]))
-    maker = Rewriting(tiny_decoder(tmp_path), DrawSettings((0.5, 1.0), 1.0, 3, 12, 0, 4), formats, 20)
+    section = replace(REWRITING, formats=["summary", "table", "question"], temperatures=[0.5, 1.0])
+    maker = Rewriting(tiny_decoder(tmp_path), section)
     maker.load()
     asked: list[Request] = []
 

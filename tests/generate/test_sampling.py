@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import AddedToken, AutoModelForMaskedLM, TopPLogitsWarper
 
+from adapt.config import GenerateConfig
+from adapt.generate.makers import FromEncoder, temperature_of
 from adapt.generate.sampling import (
     TOKEN,
-    DrawSettings,
-    GibbsSampler,
     draw_tokens,
     never_drawn,
     part_of_order,
@@ -78,7 +78,15 @@ def test_added_tokens_that_are_marked_as_special_are_not_drawn(tmp_path: Path) -
     assert never[:6].tolist() == [True, True, False, True, True, False]
 
 
-DRAWING = DrawSettings((0.8, 1.2), 1.0, 4, 9, seed=5, micro_batch=3)
+SECTION = GenerateConfig(
+    temperatures=[0.8, 1.2],
+    min_length=4,
+    max_length=9,
+    sweeps=2,
+    masked_fraction=1e-9 + 1 / 9,
+    seed=5,
+    micro_batch=3,
+)
 
 
 @pytest.mark.parametrize(("length", "share"), [(1, 0.15), (9, 0.15), (100, 0.3), (7, 1.0), (20, 1e-3)])
@@ -90,7 +98,8 @@ def test_the_parts_of_a_sweep_contain_every_position_once(length: int, share: fl
 
 
 def test_sampling_one_position_at_a_time_equals_a_plain_gibbs_sampler(tiny_bert: Path) -> None:
-    sampler = GibbsSampler(Pretrained(tiny_bert, tiny_bert), DRAWING, sweeps=2, share=1e-9 + 1 / 9)
+    sampler = FromEncoder(Pretrained(tiny_bert, tiny_bert), SECTION)
+    sampler.load()
     numbers = [0, 1, 2, 3, 11]
     found = sampler.sample(numbers)
     model = AutoModelForMaskedLM.from_pretrained(tiny_bert).eval()
@@ -109,7 +118,7 @@ def test_sampling_one_position_at_a_time_equals_a_plain_gibbs_sampler(tiny_bert:
                 scores[:, :5] = -torch.inf
                 steps = (TOKEN + sweep * 9 + places).astype(np.uint64)
                 draws = uniforms(5, np.full(len(places), number, np.uint64), steps)
-                hot = torch.full((len(places),), DRAWING.temperature(number))
+                hot = torch.full((len(places),), temperature_of(SECTION, number))
                 tokens[places] = draw_tokens(scores, hot, 1.0, torch.from_numpy(draws)).numpy()
         assert text == tokens.tolist()
     assert sampler.sample([11, 2]) == [found[4], found[2]]

@@ -123,7 +123,7 @@ def built_in_index() -> TaskManager:
 
 
 def _content(task: OwnTask) -> dict[str, Any]:
-    return without_functions(task, {function: _imported(function) for function in functions_in(task)})
+    return without_functions(task, {function: _imported(function) for function in functions_in(task.content)})
 
 
 def _imported(function: NamedFunction) -> Callable[..., Any]:

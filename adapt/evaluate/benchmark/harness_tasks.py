@@ -13,7 +13,7 @@ import importlib.util
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -132,6 +132,13 @@ def missing_packages(packages: Sequence[str]) -> str:
     return " and ".join(package for package in packages if importlib.util.find_spec(package) is None)
 
 
+def mapped(value: Any, function: Callable[[Any], Any], key: Callable[[Any], Any] = lambda key: key) -> Any:
+    """Returns a copy of a YAML value in which functions have replaced all values and keys in mappings and lists."""
+    if isinstance(value, Mapping):
+        return {key(name): mapped(inner, function, key) for name, inner in value.items()}
+    return [mapped(inner, function, key) for inner in value] if isinstance(value, list) else function(value)
+
+
 def _digest(task: OwnTask, digests: Digests) -> str:
     """Returns a digest of a task's content and data, without the paths of files."""
     paths = {str(path): path.name for path in task.data}
@@ -141,14 +148,7 @@ def _digest(task: OwnTask, digests: Digests) -> str:
             return f"!function {value.name}"
         return paths.get(value, value) if isinstance(value, str) else str(value)
 
-    def named(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {str(key): named(inner) for key, inner in value.items()}
-        if isinstance(value, list):
-            return [named(inner) for inner in value]
-        return plain(value)
-
-    content = json.dumps(named(task.content), sort_keys=True)
+    content = json.dumps(mapped(task.content, plain, str), sort_keys=True)
     return hashlib.sha256(f"{content}\n{digests.of_all(task.data)}".encode()).hexdigest()
 
 
@@ -247,7 +247,7 @@ def _leaves(name: str, files: Mapping[str, tuple[Path, dict[str, Any]]], seen: t
 
 def _own_task(name: str, file: Path, content: Mapping[str, Any], may_run: bool) -> OwnTask:
     """Checks a task of the user, and makes the paths of its data absolute."""
-    functions = [value for value in _values(content) if isinstance(value, NamedFunction)]
+    functions = functions_in(content)
     if functions and not may_run:
         raise ConfigError(
             f"the task {name} ({file}) runs Python code: !function {functions[0].file.stem}.{functions[0].name}",
@@ -282,14 +282,6 @@ def _own_task(name: str, file: Path, content: Mapping[str, Any], may_run: bool) 
     given = {"dataset_kwargs": kwargs} if kwargs else {}
     files = dict.fromkeys([*data, *(function.file for function in functions)])
     return OwnTask(file, {**content, **given, "task": name}, tuple(files))
-
-
-def _values(value: Any) -> Iterator[Any]:
-    if isinstance(value, Mapping | list):
-        for inner in value.values() if isinstance(value, Mapping) else value:
-            yield from _values(inner)
-    else:
-        yield value
 
 
 def _data_files(name: str, file: Path, given: Any) -> tuple[Any, list[Path]]:
@@ -400,20 +392,15 @@ def is_cached(path: str) -> bool:
 
 def without_functions(task: OwnTask, called: Mapping[NamedFunction, Any]) -> dict[str, Any]:
     """Returns a task's content with functions in place of their names."""
-
-    def replaced(value: Any) -> Any:
-        if isinstance(value, NamedFunction):
-            return called[value]
-        if isinstance(value, Mapping):
-            return {key: replaced(inner) for key, inner in value.items()}
-        return [replaced(inner) for inner in value] if isinstance(value, list) else value
-
-    return {str(key): replaced(value) for key, value in task.content.items()}
+    plain = mapped(task.content, lambda value: called[value] if isinstance(value, NamedFunction) else value)
+    return {str(key): value for key, value in plain.items()}
 
 
-def functions_in(task: OwnTask) -> set[NamedFunction]:
-    """Returns the functions that a task names."""
-    return {value for value in _values(task.content) if isinstance(value, NamedFunction)}
+def functions_in(content: Mapping[str, Any]) -> list[NamedFunction]:
+    """Returns the functions that a task file names."""
+    found: list[NamedFunction] = []
+    mapped(content, lambda value: found.append(value) if isinstance(value, NamedFunction) else None)
+    return found
 
 
 def with_cache(task: OwnTask, folder: Path) -> OwnTask:
