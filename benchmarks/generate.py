@@ -150,16 +150,16 @@ def on_ray(path: str, root: str, tokens: int, actors: int) -> float:
 
     import ray
 
-    from adapt.config import ResourcesConfig
+    from adapt.config import GenerateConfig, ResourcesConfig
     from adapt.generate.generate_blocks import make_texts
     from adapt.generate.makers import FromDecoder
-    from adapt.generate.sampling import DrawSettings
     from adapt.model.locate import Pretrained
 
     folder = Path(root) / f"{actors}-{os.getpid()}"
     folder.mkdir(parents=True)
     ray.init(num_cpus=actors, include_dashboard=False, log_to_driver=False)
-    maker = FromDecoder(Pretrained(Path(path), Path(path)), DrawSettings((1.0,), 1.0, 0, LONGEST, 0, BATCH), [], most=1)
+    section = GenerateConfig(temperatures=[1.0], min_length=0, max_length=LONGEST, micro_batch=BATCH, prompt_tokens=1)
+    maker = FromDecoder(Pretrained(Path(path), Path(path)), section, [])
     figures = make_texts(maker, actors * tokens, LONGEST, folder, ResourcesConfig())
     ray.shutdown()
     shutil.rmtree(folder)
