@@ -357,6 +357,8 @@ class Advice:
         first, hours = self.recipes[0], self.recipes[0].cost.device_hours
         votes = f"{first.votes:+d} vote{'' if abs(first.votes) == 1 else 's'}"
         cost = "" if hours is None else f" and takes about {hours:.3g} device-hours"
+        if len(self.recipes) == 1:
+            return f"Try {first.name}: it is the only recipe for this configuration, and has {votes}{cost}."
         return f"Try {first.name} first: it ranks highest of {len(self.recipes)} recipes with {votes}{cost}."
 
     def _recipes(self) -> Table:

@@ -24,8 +24,9 @@ AS_NEW, IN_VAIN = 4.0, 16.0
 MIXED = 20.0
 """Number of times that scarce text, mixed with general text, can be read without harm (arXiv 2605.12715 finds
 15-20)."""
-DECAY_TRIED = 0.3
-"""Weight decay below which a trial with a larger weight decay is recommended."""
+LEAST_DECAY, DECAY_TRIED = 0.1, 0.3
+"""Weight decay below which a trial with a larger weight decay is recommended (DECAY_TRIED). The trial starts at
+LEAST_DECAY, or at DECAY_TRIED if the weight decay is already LEAST_DECAY or more."""
 SEARCH = "dontstop chain run small_corpus"
 """The command that searches for the settings that are recommended here."""
 
@@ -101,10 +102,11 @@ class Regime:
         decay = config.training.weight_decay
         if decay >= DECAY_TRIED or (self.passes is not None and self.passes <= 1):
             return []
+        least = LEAST_DECAY if decay < LEAST_DECAY else DECAY_TRIED
         return [
             Recommendation(
                 "weight decay",
-                f"try 0.1 to 3 instead of {decay:g} (training.weight_decay)",
+                f"try {least:g} to 3 instead of {decay:g} (training.weight_decay)",
                 "arXiv 2509.14786: with few tokens and many epochs, 30 times the usual 0.1 is best; arXiv 2605.01640: a"
                 " weight decay of 1 reduces overfitting by 70%",
                 "decoders from scratch; not tested on encoders, and not by us",

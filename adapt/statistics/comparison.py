@@ -385,7 +385,7 @@ def verdict(
     if comparison.low is not None and comparison.high is not None:
         figures += f", 95% CI {points(comparison.low)} to {points(comparison.high)}"
     if comparison.p is None:
-        why = "the scores do not vary between seeds" if comparison.is_constant else "each side has one seed"
+        why = "the scores do not vary between seeds" if comparison.is_constant else "a side has one seed"
         return f"{figures}; significance cannot be tested, because {why} and there are no predictions"
     figures += f", {p_value(comparison.p)}"
     if adjusted is not None and adjusted != comparison.p:
@@ -393,7 +393,7 @@ def verdict(
     if comparison.over == ("examples",):
         constant, single = (
             "the scores do not vary between seeds",
-            "one seed, so variation between seeds is not included",
+            "a side has one seed, so variation between seeds is not included",
         )
         figures += f" ({constant if comparison.is_constant else single})"
     ended = conclusion(comparison, margin, adjusted)

@@ -48,6 +48,12 @@ def test_cheap_tapt_comes_before_dapt_and_tapt() -> None:
     assert order(dear, tasks=[NEAR], general=text(loss=1.0))[:2] == [TAPT, BOTH]
 
 
+def test_a_single_recipe_is_not_ranked() -> None:
+    alone, several = recommend(case({DAPT: cost(1e3)}, tasks=[]), []), recommend(case(), [])
+    assert alone._sentence() == "Try DAPT: it is the only recipe for this configuration, and has +0 votes."
+    assert "it ranks highest of 4 recipes with +2 votes and takes about" in several._sentence()
+
+
 def test_recipes_with_equal_votes_are_ordered_by_cost() -> None:
     assert [recipe.votes for recipe in recommend(case(), []).recipes] == [2, 2, 0, 0]
     assert order() == [TAPT, BOTH, AS_IT_IS, DAPT]

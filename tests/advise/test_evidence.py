@@ -27,6 +27,7 @@ from adapt.config import (
     SelectConfig,
     TrainingConfig,
 )
+from adapt.finetune.finetune_loop import FinetuneSettings
 from adapt.method.base import Added
 from adapt.method.das.method import DasOptions
 from adapt.model.size import ModelSize, model_size
@@ -62,6 +63,14 @@ def test_tokens_of_every_recipe(tmp_path: Path) -> None:
         DAPT: fine_tuning + dapt,
         BOTH: fine_tuning + tapt + dapt,
     }
+
+
+@pytest.mark.parametrize("examples", [5_000, 5_001])
+def test_fine_tuning_takes_as_many_epochs_as_the_loop_will_run(examples: int, tiny_bert: Path, tmp_path: Path) -> None:
+    """Compares with `FinetuneSettings`, whose module is not imported by `advise`, because it loads torch."""
+    settings = FinetuneSettings.of(CONFIG.finetune, tiny_bert, "first", examples)
+    found = tokens(CONFIG, Evidence([task(examples=examples)]), tmp_path)
+    assert found[AS_IT_IS] == TASK.tokens * settings.epochs * len(CONFIG.finetune.seeds)
 
 
 def test_a_selection_is_trained_on_ten_times_and_compared_with_one_pass_over_the_pool(

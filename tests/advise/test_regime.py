@@ -33,6 +33,13 @@ def test_each_setting_has_a_recommendation_with_its_source_and_what_it_was_teste
 def test_what_is_already_done_is_not_recommended() -> None:
     tuned = Config(training=TrainingConfig(weight_decay=1.0))
     assert "weight decay" not in {each.setting for each in SMALL.recommendations(tuned)}
+    ranges = {
+        decay: SMALL.recommendations(Config(training=TrainingConfig(weight_decay=decay)))[0] for decay in (0.01, 0.2)
+    }
+    assert [each.advice.split(" (")[0] for each in ranges.values()] == [
+        "try 0.1 to 3 instead of 0.01",
+        "try 0.3 to 3 instead of 0.2",
+    ]
     once = Regime(100_000_000, 1_000_000, 1.0)
     assert "weight decay" not in {each.setting for each in once.recommendations(Config())}
     assert Regime(1_000_000, 50_000_000, 1.0).recommendations(Config()) == []

@@ -175,7 +175,7 @@ def test_the_verdict_says_that_there_are_too_few_seeds():
 def test_without_p_the_verdict_claims_nothing():
     text = verdict(found(low=None, high=None, p=None, error=None, least=None))
     assert text == (
-        "+4.1 points; significance cannot be tested, because each side has one seed and there are no predictions"
+        "+4.1 points; significance cannot be tested, because a side has one seed and there are no predictions"
     )
     assert not significant(found(p=None))
 
@@ -209,6 +209,6 @@ def test_the_verdict_says_that_there_are_too_many_recipes_for_the_seeds():
     assert re.search(r"about 2[78] seeds per side", many)  # with 7 recipes, the level is .05 / 7
 
 
-def test_the_verdict_mentions_that_there_is_one_seed():
+def test_the_verdict_mentions_that_a_side_has_one_seed():
     one = Comparison(0.04, 0.01, 0.07, 0.015, 0.01, 0.001, ("examples",), np.empty(0), {})
-    assert verdict(one).endswith("p = .010 (one seed, so variation between seeds is not included)")
+    assert verdict(one).endswith("p = .010 (a side has one seed, so variation between seeds is not included)")

@@ -1,5 +1,6 @@
 """Tests DER++: its loss on replayed rows, compared with transformers, and the content of its reservoir."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,22 @@ def test_the_loss_and_gradient_of_replayed_rows(tmp_path: Path, size: int) -> No
     for (name, one), other in zip(model.named_parameters(), plain.parameters(), strict=True):
         if other.grad is not None:
             torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_replayed_rows_without_predictions_add_nothing(tmp_path: Path) -> None:
+    """Checks a step in which no drawn row has a prediction, such as rows of one-token documents of a causal model."""
+    method, model = prepared(tmp_path)
+    taken(method, model, 0)
+    reservoir = method.rehearsal.reservoir
+    empty = {"targets": torch.zeros(0, dtype=torch.int32), "states": reservoir.rows[0].states[:0]}
+    reservoir.rows = [
+        replace(row, marks=row.marks & torch.tensor([[True], [True], [False]]), **empty) for row in reservoir.rows
+    ]
+    plain = toy.model()
+    plain.load_state_dict(model.state_dict())
+    own, _ = by_hand(plain, rows(1))
+    found = taken(method, model, 1)
+    assert found.item() == pytest.approx((torch.stack(own).sum() / len(rows(1).targets)).item(), rel=1e-4)
 
 
 def test_the_reservoir_stores_rows_with_their_first_states(tmp_path: Path) -> None:
