@@ -1,16 +1,12 @@
 """Adds up the rules' votes for and against each recipe, and orders the recipes by votes and cost.
 
-Each rule quotes published results that support it; `adapt.advise.findings` checks the conditions of the rules. Unless
-another source is named, the results are from Don't Stop Pretraining (DSP, arXiv 2004.10964): test scores of
-RoBERTa-base in points, as means over five seeds.
+`adapt.advise.findings` has the rules.
 """
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
-from adapt.advise import findings
 from adapt.advise.evidence import (
     AS_IT_IS,
     BOTH,
@@ -23,237 +19,14 @@ from adapt.advise.evidence import (
     millions,
     propose,
 )
-from adapt.advise.findings import Case, Finding
+from adapt.advise.findings import RULES, Case, Checked, Strength
 from adapt.advise.regime import Recommendation, Regime
 from adapt.config.job_config import TAPT_LENGTH
 from adapt.runner.record import Record
 from adapt.show.blocks import Block, Cell, Table, TextBlock, summary
 from adapt.terminal.console import duration
 
-Strength = Literal["strong", "moderate", "weak"]
-Checked = Literal["holds", "does not hold", "undecided"] | None
-
 VOTES: dict[Strength, int] = {"strong": 3, "moderate": 2, "weak": 1}
-CHECKED: dict[str, Checked] = {
-    "tapt_gains": "undecided",
-    "tapt_is_cheap": "holds",
-    "domain_is_near": "undecided",
-    "domain_is_far": "undecided",
-    "both_are_best": "undecided",
-    "dapt_forgets": "holds",
-    "task_is_small": "holds",
-    "texts_leak": "holds",
-}
-"""Verdicts of our replication with small models, keyed by rule (docs/science/index.md). We have not replicated the
-rules that are not in this dictionary."""
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A rule that votes for or against recipes: its condition, its strength, and its source."""
-
-    name: str
-    strength: Strength
-    source: str
-    """The publication that supports the rule, with its results."""
-    judge: Callable[[Case], Finding | None]
-
-    @property
-    def checked(self) -> Checked:
-        """Whether the rule held in our own replication; None if we have not replicated the rule."""
-        return CHECKED.get(self.name)
-
-
-RULES = (
-    Rule(
-        "tapt_gains",
-        "moderate",
-        "DSP table 5: TAPT raises the score on all 8 tasks, by 0.5 points (RCT, IMDB) to 4.4 points (ACL-ARC)",
-        findings.tapt_gains,
-    ),
-    Rule(
-        "tapt_is_cheap",
-        "strong",
-        "DSP table 9: on RCT-500, TAPT takes 200 steps on 80 KB of text and DAPT 12,500 steps on 47 GB: TAPT takes "
-        "about 1/60 of the steps",
-        findings.tapt_is_cheap,
-    ),
-    Rule(
-        "selection_gains",
-        "moderate",
-        "DSP table 8: compared with TAPT on the examples, adding 50 neighbours of each example raises the score by "
-        "0.7 points (ChemProt), 1.0 (RCT-500) and 3.3 (ACL-ARC), adding 500 neighbours by 0.7, 1.9 and 8.1, and DAPT "
-        "by 1.6, 2.7 and 8.0",
-        findings.selection_gains,
-    ),
-    Rule(
-        "selection_is_cheap",
-        "strong",
-        "DSP table 9: on RCT-500, TAPT with 50 neighbours takes 1,100 steps on 3 MB, DAPT 12,500 steps on 47 GB",
-        findings.selection_is_cheap,
-    ),
-    Rule(
-        "pool_is_too_small",
-        "weak",
-        "DSP tables 7 and 8: on RCT-500, TAPT on the whole unlabelled pool (Curated-TAPT) scores 83.4, DAPT 82.5",
-        findings.pool_is_too_small,
-    ),
-    Rule(
-        "domain_is_near",
-        "moderate",
-        "DSP table 3: DAPT raises the score on 7 of 8 tasks, by 0.4 points (RCT, IMDB) to 12.4 points (ACL-ARC), and "
-        "does not change it on AGNews",
-        findings.domain_is_near,
-    ),
-    Rule(
-        "domain_is_far",
-        "strong",
-        "DSP table 3: DAPT on an irrelevant domain scores lower than the unadapted model on 5 of 8 tasks "
-        "(HyperPartisan 86.6 -> 76.4), and lower than DAPT on the right domain on all 8",
-        findings.domain_is_far,
-    ),
-    Rule(
-        "domain_is_new",
-        "weak",
-        "DSP tables 3 and 12: RoBERTa's loss is 1.19 on text like its pre-training text. On computer science papers "
-        "the loss is 1.63, and DAPT raises the scores of two tasks by 3.5 and 12.4 points. On reviews it is 2.10, but "
-        "DAPT raises the scores by only 0.4 and 1.4 points",
-        findings.domain_is_new,
-    ),
-    Rule(
-        "domain_is_known",
-        "weak",
-        "DSP tables 3 and 12: RoBERTa's loss is 1.19 on text like its pre-training text. On news the loss is 1.08, and "
-        "DAPT raises the score by 0 points (AGNews) and 1.6 points (HyperPartisan)",
-        findings.domain_is_known,
-    ),
-    Rule(
-        "both_are_best",
-        "moderate",
-        "DSP table 5: DAPT+TAPT has the best mean score on 7 of 8 tasks, 0.1 to 0.5 points above the second best. On "
-        "HyperPartisan, TAPT has the best mean score",
-        findings.both_are_best,
-    ),
-    Rule(
-        "corpus_is_small",
-        "moderate",
-        "DSP tables 8 and 9: adding about 3 MB of random domain text to TAPT changes the score by -0.7 points "
-        "(ChemProt), +0.8 (RCT-500) and +2.3 (ACL-ARC). DAPT uses 47 GB there",
-        findings.corpus_is_small,
-    ),
-    Rule(
-        "pool_is_curated",
-        "moderate",
-        "DSP tables 5, 7 and 8: TAPT with additional text of the task's kind (Curated-TAPT) scores 83.4 and TAPT 79.8 "
-        "on RCT-500, 95.7 and 95.5 on IMDB, 89.9 and 90.4 on HyperPartisan",
-        findings.pool_is_curated,
-    ),
-    Rule(
-        "tasks_are_apart",
-        "strong",
-        "DSP table 6: TAPT on another task of the same domain scores 0.2 to 8.2 points below TAPT on the task itself",
-        findings.tasks_are_apart,
-    ),
-    Rule(
-        "cheap_answers_first",
-        "moderate",
-        "LM-Cocktail, arXiv 2311.13534: fine-tuning an encoder changes its score on the trained task from 71.8 to 76.0 "
-        "and on other tasks from 49.8 to 48.5. After interpolation with the base model, the scores are 74.8 and 50.0. "
-        "On replay: arXiv 2403.08763",
-        findings.cheap_answers_first,
-    ),
-    Rule(
-        "dapt_forgets",
-        "moderate",
-        "DSP table 12: DAPT raises RoBERTa's loss on text like its pre-training text from 1.19 to 1.33 (after DAPT on "
-        "news) up to 2.07 (reviews). arXiv 2403.08763: with replay of earlier text and a new learning-rate schedule, "
-        "continued training matches training from scratch",
-        findings.dapt_forgets,
-    ),
-    Rule(
-        "words_are_cut",
-        "weak",
-        "exBERT (2020.findings-emnlp.129) adds a biomedical vocabulary to BERT. Tokens per word (fertility) are "
-        "counted as in arXiv 2012.15613",
-        findings.words_are_cut,
-    ),
-    Rule(
-        "task_is_small",
-        "moderate",
-        "DSP table 3: on ACL-ARC (1,688 examples) five seeds of RoBERTa have a standard deviation of 5.8 points",
-        findings.task_is_small,
-    ),
-    Rule(
-        "texts_leak",
-        "strong",
-        "Elangovan et al., arXiv 2102.01818: overlap of train and test inflates results; in the published ACL-ARC, "
-        "52 of 139 test texts are also in train",
-        findings.texts_leak,
-    ),
-    Rule(
-        "head_is_missing",
-        "strong",
-        "arXiv 1908.10084: sentence embedding models are fine-tuned as siamese networks, without a language-model head",
-        findings.head_is_missing,
-    ),
-    Rule(
-        "vectors_are_kept",
-        "moderate",
-        "TSDAE (arXiv 2104.06979), scores as published by sentence-transformers: mean over four tasks 52.3 without "
-        "adaptation, 55.9 with MLM and 56.5 with TSDAE; on retrieval 45.2, 46.7 and 49.2",
-        findings.vectors_are_kept,
-    ),
-    Rule(
-        "phases_are_published",
-        "moderate",
-        "arXiv 2412.13663 publishes checkpoints of the stable phase for continued training. BioClinical ModernBERT "
-        "(arXiv 2506.10896) continues from such a checkpoint with 30%, then 15% masking",
-        findings.phases_are_published,
-    ),
-    Rule(
-        "detour_may_help",
-        "weak",
-        "arXiv 2605.12438: scores are 0.3 to 0.8 points higher than with MLM only on 11 English biomedical tasks "
-        "(ModernBERT, 55 billion tokens), and 1.2 to 2.8 points higher on 8 French tasks (ModernCamemBERT)",
-        findings.detour_may_help,
-    ),
-    Rule(
-        "optimizer_differs",
-        "weak",
-        "pre-training chose these settings for the scale of the model's gradients: RoBERTa's training with large "
-        "batches was more stable with beta2 0.98 than with 0.999 (arXiv 1907.11692, section 3.1)",
-        findings.optimizer_differs,
-    ),
-    Rule(
-        "documents_are_padded",
-        "moderate",
-        "arXiv 2107.02027: half of the positions are padding if each row of 512 tokens holds one text of Wikipedia, "
-        "and packing several texts into a row trains BERT 2 times faster",
-        findings.documents_are_padded,
-    ),
-    Rule(
-        "replaced_tokens_fit",
-        "moderate",
-        "ELECTRA, arXiv 2003.10555; DeBERTaV3, arXiv 2111.09543",
-        findings.replaced_tokens_fit,
-    ),
-    Rule(
-        "instructions_are_forgotten",
-        "strong",
-        "arXiv 2410.10739: continued pre-training of an instruct model lowers its score for following instructions by "
-        "up to 10 points. Adding the residual (instruct minus base weights) to the adapted base model restores it",
-        findings.instructions_are_forgotten,
-    ),
-    Rule(
-        "decoder_is_rewarmed",
-        "strong",
-        "arXiv 2403.08763: warming up and decaying the learning rate again, with 5% replay if the new data differ a "
-        "little (25% if they differ a lot), matches training from scratch on all data, at 405 M and 10 B parameters",
-        findings.decoder_is_rewarmed,
-    ),
-)
-
-
 WITHIN, ABOVE, UNKNOWN = "within", "above", "not known"
 
 

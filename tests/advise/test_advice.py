@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from adapt.advise import advice
-from adapt.advise.advice import RULES, VOTES, recommend
+from adapt.advise.advice import VOTES, recommend
 from adapt.advise.evidence import AS_IT_IS, BOTH, DAPT, SELECTED, TAPT, ModelFacts
-from adapt.advise.findings import Case
+from adapt.advise.findings import RULES, Case
 from adapt.config import (
     AdviceConfig,
     Config,
@@ -71,8 +71,9 @@ def test_recipes_within_the_budget_come_before_those_with_more_votes() -> None:
 
 
 def test_a_rule_that_does_not_hold_in_our_replication_gives_no_votes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(advice.CHECKED, "tapt_gains", "does not hold")
-    monkeypatch.setitem(advice.CHECKED, "both_are_best", "undecided")
+    verdicts = {"tapt_gains": "does not hold", "both_are_best": "undecided"}
+    changed = [replace(rule, checked=verdicts.get(rule.name)) for rule in RULES]
+    monkeypatch.setattr(advice, "RULES", changed)
     found = recommend(case(), [])
     assert {recipe.name: recipe.votes for recipe in found.recipes} == {AS_IT_IS: 0, TAPT: 0, DAPT: 0, BOTH: 2}
     assert {remark.rule: remark.checked for remark in found.remarks}["tapt_gains"] == "does not hold"
@@ -142,7 +143,6 @@ PHASES = configured(training=TrainingConfig(phases=[PhaseConfig(steps=1)]))
 STABLE = configured(training=TrainingConfig(optimizer="stable_adamw"))
 COLD = configured(training=TrainingConfig(warmup_steps=0))
 RTD = ObjectiveConfig("rtd")
-RULES_OF_FINDINGS = [rule.name for rule in RULES if rule.judge.__module__ == "adapt.advise.findings"]
 
 SPEAKS: list[tuple[str, Case, Case]] = [
     ("tapt_gains", case(), case(tasks=[])),
@@ -263,8 +263,7 @@ def test_the_optimizer_of_pre_training_is_named_as_options() -> None:
 
 
 def test_recipes_and_fields_that_advice_names_exist() -> None:
-    named = [fact for name, fact, _ in SPEAKS if name in RULES_OF_FINDINGS]
-    reasons = [found.reason for name in RULES_OF_FINDINGS for each in named if (found := BY_NAME[name].judge(each))]
+    reasons = [found.reason for rule in RULES for _, fact, _ in SPEAKS if (found := rule.judge(fact))]
     recipes = {recipe for reason in reasons for recipe in re.findall(r"dontstop chain run (\w+)", reason)}
     assert recipes == {"causal_detour", "forgetting"}
     assert all(Path(recipe_file(recipe)).is_file() for recipe in recipes)
