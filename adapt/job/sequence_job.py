@@ -23,7 +23,6 @@ from adapt.job.sequence_steps import (
     tasks_of,
     tested,
     watched_texts,
-    with_general_share,
     with_rules,
 )
 from adapt.merge.merger import Merging
@@ -184,7 +183,7 @@ def _one_after_another(setup: Setup) -> Iterator[Step]:
     first = [setup.texts[setup.order[0]]]
     past = before_training(context, first, replayed_text(context, setup.general, domain=first))
     for number, name in enumerate(setup.order, start=1):
-        domain = with_rules(setup, with_general_share(on_domain(setup, context, name), number), number)
+        domain = with_rules(setup, on_domain(setup, context, name), number)
         training = Train.of(
             domain,
             {"domain": setup.texts[name]},

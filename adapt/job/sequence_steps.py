@@ -171,21 +171,6 @@ def on_domain(setup: Setup, context: Context, name: str) -> Context:
     return context.configured(on_one_source(config, name, dict(sources_of(config.corpus))[name]))
 
 
-def with_general_share(context: Context, number: int) -> Context:
-    """Returns the context, with the replay share of general text set for the domain with the given number.
-
-    Some methods increase this share from the second domain on. For other methods and for the first domain, the context
-    is returned unchanged.
-    """
-    config, growth = context.config, method_of(context.config).general_growth
-    if not growth or number == 1:
-        return context
-    mixture, added = config.mixture, growth * (number - 1)
-    last = None if mixture.replay_last is None else mixture.replay_last + added
-    mixture = replace(mixture, replay_fraction=mixture.replay_fraction + added, replay_last=last)
-    return context.configured(replace(config, mixture=mixture))
-
-
 def sequence_step(
     setup: Setup, context: Context, number: int, name: str, training: Train, past: Mapping[str, Stage[Any]]
 ) -> Step:

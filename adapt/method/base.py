@@ -87,6 +87,8 @@ class Method:
     that is declared with `how(default)` is not part of the stages' keys, so stages are not rerun if it changes."""
     kind: ClassVar[str] = "plain"
     """The method's name in `method.kind`."""
+    trains_plainly: ClassVar[bool] = False
+    """Whether each training run is plain training of a model on a text, so that both have the same key."""
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     """The ZeRO stages that the method can run with."""
     mode: ClassVar[str | None] = None
@@ -103,7 +105,8 @@ class Method:
     depends_on_length: bool = False
     """Whether a step of a longer training run differs from the same step of a shorter training run. Examples are masks
     that become steeper towards the end, and a window of the last steps. Only such a method may read `Setting.steps`.
-    Its training runs never start from the state of a shorter training run (`adapt.train.checkpoints.branch`)."""
+    Its training runs never start from the state of a shorter training run (`adapt.train.checkpoints.branch`). If the
+    text ends before the planned last step, the result is not that of a shorter training run, so the user is warned."""
     scores_in_blocks: str = ""
     """Advice for the user in the error that a model's head does not end in a linear layer. Methods that compute scores
     in blocks set this advice, because they need a final linear layer. Empty for all other methods."""
@@ -113,8 +116,6 @@ class Method:
     (`training.stop`)."""
     past_fraction: float = 0.0
     """In `dontstop sequence`, the share of the training rows that come from the text of earlier domains."""
-    general_growth: float = 0.0
-    """Amount added to the share of general text (`mixture.replay_fraction`) for each domain after the first."""
     other_models: tuple[str, ...] = ()
     """Models that the method reads in addition to the trained one, such as teachers: ids, folders, or names of stages
     of the same chain. `Setting.teachers` has their folders."""
@@ -128,6 +129,8 @@ class Method:
 
     def what(self) -> dict[str, Any]:
         """Returns the method's part of stage `train`'s cache key: kind, options, and source of a user-defined class."""
+        if self.trains_plainly:
+            return Method().what()
         own = type(self).__module__.split(".")[0] != "adapt"
         named = f"{type(self).__module__}:{type(self).__qualname__}" if own else self.kind
         source = {"source": source_digest(type(self))} if own else {}
@@ -302,19 +305,6 @@ class Method:
             state: the trained weights, keyed by name: complete on the first rank, and empty on other ranks.
         """
         return state
-
-    def cut_short(self, done: int) -> str:
-        """Describes what the result lacks when the text ended before the planned last step (`Setting.steps`).
-
-        This hook is only called for methods that set `depends_on_length`.
-
-        Args:
-            done: number of steps that the training reached.
-
-        Returns:
-            A sentence for the user without its full stop; empty if the result is complete.
-        """
-        return ""
 
     def carry(self, folder: Path) -> None:
         """Writes data for the next domain's training that is not part of the weights.

@@ -9,13 +9,12 @@ in the merge.
 
 `replay` draws a share of every training run's rows uniformly from the text of all earlier domains. This is experience
 replay with a buffer that holds all past text. Every past row is equally likely, as with a bounded buffer that is filled
-by reservoir sampling. Any method can also replay general text (`mixture.replay_paths`). With this method, the share of
-general text can also grow or shrink from domain to domain.
+by reservoir sampling. Any method can also replay general text (`mixture.replay_paths`).
 """
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from adapt.config import Config, MixtureConfig, OpenFraction
 from adapt.method.base import Method
@@ -26,33 +25,24 @@ class One(Method):
     """Trains a separate model per domain, each from the base model (ONE). Nothing can be forgotten."""
 
     kind: ClassVar[str] = "one"
+    trains_plainly: ClassVar[bool] = True
     mode: ClassVar[str | None] = "separate"
-
-    def what(self) -> dict[str, Any]:
-        """Returns the same key entries as plain training, because each training run is plain."""
-        return Method().what()
 
 
 class Joint(Method):
     """Trains one model on the mixed text of all domains (JOINT)."""
 
     kind: ClassVar[str] = "joint"
+    trains_plainly: ClassVar[bool] = True
     mode: ClassVar[str | None] = "joint"
-
-    def what(self) -> dict[str, Any]:
-        """Returns the same key entries as plain training, because the training run is plain."""
-        return Method().what()
 
 
 class MergedAfter(Method):
     """Trains a model per domain from the base model, and after each domain merges all models so far."""
 
     kind: ClassVar[str] = "merge"
+    trains_plainly: ClassVar[bool] = True
     is_merged_after: ClassVar[bool] = True
-
-    def what(self) -> dict[str, Any]:
-        """Returns the same key entries as plain training. The merge is a separate stage with its own key."""
-        return Method().what()
 
     def check(self, config: Config, model: Path) -> None:
         """Checks that there are several domains.
@@ -74,9 +64,6 @@ class ReplayOptions:
     fraction: OpenFraction = 0.1
     """Share of a training run's rows that come from earlier domains (0.1 in arXiv 2203.06311). The first domain replays
     nothing. Every row of the earlier domains is equally likely."""
-    general_growth: float = 0.0
-    """Amount added to mixture.replay_fraction (and replay_last) for each domain after the first. If negative, the
-    share of general text shrinks along the sequence. Adding domains at the end does not change earlier runs."""
 
 
 class Replay(Method):
@@ -84,15 +71,11 @@ class Replay(Method):
 
     Options = ReplayOptions
     kind: ClassVar[str] = "replay"
+    trains_plainly: ClassVar[bool] = True
 
     def __init__(self, options: ReplayOptions) -> None:
         super().__init__(options)
         self.past_fraction = options.fraction
-        self.general_growth = options.general_growth
-
-    def what(self) -> dict[str, Any]:
-        """Returns the same key entries as plain training. The mixture's entries contain the replayed share."""
-        return Method().what()
 
     def check(self, config: Config, model: Path) -> None:
         """Checks that replayed text leaves rows for the domain's own text, and that there is text to replay.
@@ -101,30 +84,11 @@ class Replay(Method):
             ConfigError: the shares sum to 1 or more, or there is no text to replay.
         """
         general = check_share_left("replay.fraction", self.past_fraction, config.mixture)
-        self._check_growth(config)
         if not config.corpus.sources and not general:
             raise ConfigError(
                 "method.kind is replay, but there is neither an earlier domain nor general text to replay",
                 "set mixture.replay_paths and mixture.replay_fraction to replay general text, or use dontstop sequence",
             )
-
-    def _check_growth(self, config: Config) -> None:
-        mixture, domains = config.mixture, len(config.sequence.order or config.corpus.sources)
-        if not self.general_growth:
-            return
-        if not mixture.replays:
-            raise ConfigError(
-                "replay.general_growth is set, but there is no general text to replay",
-                "name general text in mixture.replay_paths, or set mixture.replay_kind",
-            )
-        grown = self.general_growth * max(domains - 1, 0)
-        for name, share in (("replay_fraction", mixture.replay_fraction), ("replay_last", mixture.replay_last)):
-            if share is not None and not 0 <= share + grown < 1 - self.past_fraction:
-                raise ConfigError(
-                    f"replay.general_growth {self.general_growth:g} makes the share of general text"
-                    f" {share + grown:.3g} after {domains} domains (mixture.{name} is {share:g})",
-                    f"set replay.general_growth so that this share stays between 0 and {1 - self.past_fraction:g}",
-                )
 
 
 def check_share_left(field: str, share: float, mixture: MixtureConfig) -> float:

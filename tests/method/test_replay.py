@@ -93,32 +93,6 @@ def test_a_job_with_nothing_to_replay_is_refused(config: Config) -> None:
     assert "mixture.replay_paths" in caught.value.fix
 
 
-def test_the_share_of_general_text_can_grow_or_fall_per_domain(config: Config) -> None:
-    mixture = MixtureConfig(replay_paths="data/more.jsonl", replay_fraction=0.3, replay_last=0.2)
-    mixed = replace(config, mixture=mixture)
-    found = trainings(mixed, "replay", ReplayOptions(general_growth=-0.1))
-    shares = [(each.config.mixture.replay_fraction, each.config.mixture.replay_last) for each in found]
-    assert shares == [(0.3, 0.2), (pytest.approx(0.2), pytest.approx(0.1)), (pytest.approx(0.1), pytest.approx(0))]
-    same = trainings(mixed, "replay")
-    assert [one.key == other.key for one, other in zip(found, same, strict=True)] == [True, False, False]
-    shorter = replace(mixed, tasks=[], corpus=replace(mixed.corpus, sources=mixed.corpus.sources[:2]))
-    assert [each.key for each in trainings(shorter, "replay", ReplayOptions(general_growth=-0.1))] == [
-        each.key for each in found[:2]
-    ]
-
-
-@pytest.mark.parametrize(
-    ("growth", "paths", "said"),
-    [(0.4, ["a"], "share of general text 1.1"), (-0.2, ["a"], "-0.1"), (0.1, [], "no general text")],
-)
-def test_growth_out_of_range_is_refused(
-    config: Config, tmp_path: Path, growth: float, paths: list[str], said: str
-) -> None:
-    mixed = replace(config, mixture=MixtureConfig(replay_paths=paths, replay_fraction=0.3))
-    with pytest.raises(ConfigError, match=said):
-        Replay(ReplayOptions(general_growth=growth)).check(mixed, tmp_path)
-
-
 def test_replay_without_a_budget_is_refused() -> None:
     values = {"corpus": {"paths": "a"}, "method": {"kind": "replay"}, "replay": {"fraction": 0}}
     with pytest.raises(ConfigError, match=r"replay\.fraction"):
