@@ -166,22 +166,6 @@ class WindowAverage(Method):
         self._total = float(state["total"])
         self._sums = {name: each.cpu() for name, each in state["sums"].items()} if is_first else {}
 
-    def cut_short(self, done: int) -> str:
-        """Returns a message that says how much of the window was reached, if training ended before the window's end."""
-        planned = sorted(self._weights)
-        reached = sum(step <= done for step in planned)
-        if reached == len(planned):
-            return ""
-        if not reached:
-            return (
-                f"the training ended before step {planned[0]}, after which method.kind average begins to average: the"
-                " result is the model of the last step, not a mean"
-            )
-        return (
-            f"the mean of method.kind average includes the model at {reached} of {len(planned)} planned steps, because"
-            f" the training ended before step {planned[-1]}"
-        )
-
     def merge(self, state: dict[str, Any]) -> dict[str, Any]:
         """Returns the weighted mean of the model's weights after the chosen steps that the training reached.
 

@@ -117,7 +117,7 @@ def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
                 loop.run(batches, progress, report, save)
         beat("export", patient=True)
         state = points.result(progress) if points else method.merge(parts.loop.objective.exported(engine.full_state()))
-        cut_short = "" if parts.loop.has_ended else _cut_short(method, progress.step, job.steps)
+        cut_short = "" if parts.loop.has_ended else _cut_short(method, job.config.method.kind, progress.step, job.steps)
         figures = {**parts.figures(progress), "cut_short": cut_short, **(points.figures() if points else {})}
         if rank == 0:
             _export(job, state, parts.tokenizer, method, parts.loop.objective)
@@ -347,12 +347,14 @@ def _setting(job: TrainingRun, method: Method, device: torch.device, world: int,
     )
 
 
-def _cut_short(method: Method, done: int, steps: int) -> str:
-    """Describes the work that the method could not complete because a streamed corpus ended early.
-
-    The description is empty if there is no such work.
-    """
-    return method.cut_short(done) if done < steps and method.depends_on_length else ""
+def _cut_short(method: Method, kind: str, done: int, steps: int) -> str:
+    """Returns a sentence for the user if a streamed text ended early and the method planned for more steps."""
+    if done >= steps or not method.depends_on_length:
+        return ""
+    return (
+        f"the text ended at step {done} of {steps}, and method.kind {kind} had planned for all steps, so the result"
+        f" differs from that of a training run of {done} steps"
+    )
 
 
 def _feeding(job: TrainingRun, first_step: int, objective: Objective) -> AbstractContextManager[Iterator[Columns]]:

@@ -124,14 +124,6 @@ def test_a_training_that_ends_early_gives_the_mean_so_far() -> None:
     assert averaged(10, until=3, window=0.5)["w"].tolist() == [3.0, 9.0]
 
 
-def test_cut_short_says_how_much_of_the_window_was_reached() -> None:
-    method = WindowAverage(AverageOptions(window=0.5, points=6))
-    method.prepare_model(None, Setting(length=10))  # the planned mean is over steps 5 to 10
-    assert method.cut_short(10) == ""
-    assert "includes the model at 3 of 6 planned steps" in method.cut_short(7)
-    assert "ended before step 5, after which method.kind average begins" in method.cut_short(4)
-
-
 @pytest.mark.parametrize(
     ("schedule", "floor", "warnings"), [("wsd", 0.0, 1), ("cosine", 0.1, 1), ("constant", 0.0, 0), ("linear", 1.0, 0)]
 )

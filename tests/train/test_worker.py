@@ -38,5 +38,7 @@ def test_only_a_method_that_depends_on_the_length_gets_it_and_reports_a_short_ru
     told = [_setting(job, method, torch.device("cpu"), 1, "fp32") for method in (Method(), average)]
     assert [setting.length for setting in told] == [None, 8]
     average.prepare_model(None, told[1])
-    assert [_cut_short(Method(), 3, 8), _cut_short(average, 8, 8)] == ["", ""]
-    assert "ended before step 4, after which method.kind average begins" in _cut_short(average, 3, 8)
+    assert [_cut_short(Method(), "plain", 3, 8), _cut_short(average, "average", 8, 8)] == ["", ""]
+    for kind in ("average", "cpt"):
+        said = _cut_short(average, kind, 3, 8)
+        assert said.startswith(f"the text ended at step 3 of 8, and method.kind {kind} had planned for all steps")

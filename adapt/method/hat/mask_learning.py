@@ -86,16 +86,6 @@ class MaskLearning:
             gradient = gradient + self._sparsity * added
         return compensated(gradient, part.value, self._steepness, self._steepest)
 
-    def cut_short(self, done: int) -> str:
-        """Returns a message that says how steep the masks became, if training ended before the planned last step."""
-        if done >= self._steps:
-            return ""
-        reached = steepness_at(max(done - 1, 0), self._steps, self._steepest)
-        return (
-            f"the masks of method.kind hat reached a steepness of {reached:.3g} instead of {self._steepest:g} in"
-            " training: the trained model uses steeper masks than those it was trained with"
-        )
-
     def report(self) -> dict[str, float]:
         """Returns the mean of 1 - use over all units, which is the share of units that no other domain uses."""
         return {"free_units": self._total / max(self._units, 1)}
