@@ -49,81 +49,6 @@ Words: TypeAlias = "Callable[[int], Tensor]"
 """
 
 
-def check_trained_sets(
-    config: Config, model: Path, method: str, kind: str, options: Mapping[str, Any], by_domain: bool
-) -> None:
-    """Checks before anything runs that the job and the model support training sets of parameters.
-
-    Args:
-        config: the job's configuration.
-        model: folder of the first model.
-        method: value of `method.kind`.
-        kind: kind of the added parameters, such as `adapters`.
-        options: options of the added parameters, without the number of sets.
-        by_domain: whether each domain has its own set.
-
-    Raises:
-        ConfigError: each domain has its own set but the corpus is streamed, so that no prototype can be computed; or
-            the model has sets of this kind with other options.
-        ModelError: the model already has added parameters of another kind.
-    """
-    if by_domain:
-        check_prepared(config, "the mean embedding of a domain", f"set {method}.per_domain to false")
-    entries = stored_additions(model)
-    for entry in entries:
-        if entry["kind"] not in (kind, NAMED):
-            raise _carries(model, entry["kind"], method)
-        changed = {name: value for name, value in options.items() if entry["kind"] == kind and entry[name] != value}
-        for name, value in changed.items():
-            raise ConfigError(
-                f"{method}.{name} is {value!r}, but {model} has {kind} that were created with {entry[name]!r}",
-                f"set {method}.{name} to {entry[name]!r}, or start from a model without {kind}",
-            )
-    if entries and by_domain != any(entry["kind"] == NAMED for entry in entries):
-        had = f"one set of {kind} for all domains" if by_domain else f"a set of {kind} for each domain"
-        raise ConfigError(
-            f"{method}.per_domain is {str(by_domain).lower()}, but {model} has {had}",
-            f"set {method}.per_domain to {str(not by_domain).lower()}, or start from a model without {kind}",
-        )
-
-
-def check_domain_sets(config: Config, model: Path, method: str, kind: str, options: Mapping[str, Any]) -> None:
-    """Checks that the job and the model support a method with one set of parameters per domain.
-
-    Args:
-        config: the job's configuration.
-        model: folder of the first model.
-        method: value of `method.kind`.
-        kind: kind of the added parameters, such as `adapters`.
-        options: options of the added parameters, without the number of sets.
-
-    Raises:
-        ConfigError: the corpus is streamed, so that no prototype of a domain can be computed; or the model has sets of
-            this kind with other options.
-        ModelError: the model type is not supported, or the model already has added parameters of another kind.
-    """
-    check_units(model)
-    check_prepared(config, "the mean embedding of a domain", "choose another method.kind")
-    for entry in stored_additions(model):
-        if entry["kind"] not in (kind, NAMED):
-            raise _carries(model, entry["kind"], method)
-        for name, value in options.items():
-            if entry["kind"] == kind and entry.get(name) != value:
-                raise ConfigError(
-                    f"method.kind {method} uses {kind} with {name} {value!r}, but the {kind} of {model} have"
-                    f" {entry.get(name)!r}",
-                    f"set {method}.{name} to the value with which these {kind} were trained, or start from a model"
-                    f" without {kind}",
-                )
-
-
-def _carries(model: Path, other: str, method: str) -> ModelError:
-    return ModelError(
-        f"{model} already has {other}, with which method.kind {method} cannot be combined",
-        f"start from a model without {other}, such as the model that this one was trained from",
-    )
-
-
 class TrainsSets(Method):
     """Base class of methods that train a set of added parameters: the domain's own set, or one set for all domains."""
 
@@ -136,8 +61,60 @@ class TrainsSets(Method):
         """Kind of the parameters that are added to the model, and their options without the number of sets."""
         raise NotImplementedError
 
+    def set_elements(self, size: ModelSize) -> float:
+        """Returns the number of elements in the matrices of one set."""
+        raise NotImplementedError
+
+    def check(self, config: Config, model: Path) -> None:
+        check_units(model)
+        self.check_sets(config, model)
+
+    def check_sets(self, config: Config, model: Path) -> None:
+        """Checks that the text is prepared if domains need prototypes, and that the model's sets are of this method.
+
+        Raises:
+            ConfigError: each domain has its own set, but the corpus is streamed; or the model has sets of this kind
+                with other options.
+            ModelError: the model already has added parameters of another kind.
+        """
+        method, (kind, options) = self.kind, self.addition
+        can_share = hasattr(self.options, "per_domain")
+        if self.by_domain:
+            fix = f"set {method}.per_domain to false" if can_share else "choose another method.kind"
+            check_prepared(config, "the mean embedding of a domain", fix)
+        entries = stored_additions(model)
+        for entry in entries:
+            if entry["kind"] not in (kind, NAMED):
+                raise ModelError(
+                    f"{model} already has {entry['kind']}, with which method.kind {method} cannot be combined",
+                    f"start from a model without {entry['kind']}, such as the model that this one was trained from",
+                )
+            for name, value in options.items() if entry["kind"] == kind else ():
+                if entry.get(name) != value:
+                    raise self._differs(model, name, value, entry.get(name))
+        if can_share and entries and self.by_domain != any(entry["kind"] == NAMED for entry in entries):
+            had = f"one set of {kind} for all domains" if self.by_domain else f"a set of {kind} for each domain"
+            raise ConfigError(
+                f"{method}.per_domain is {str(self.by_domain).lower()}, but {model} has {had}",
+                f"set {method}.per_domain to {str(not self.by_domain).lower()}, or start from a model without {kind}",
+            )
+
+    def _differs(self, model: Path, name: str, value: Any, stored: Any) -> ConfigError:
+        """Returns the error that the model's sets have another option. `stored` is None if they lack the option."""
+        kind, is_field = self.addition[0], hasattr(self.options, name)
+        option = f"{self.kind}.{name}" if is_field else f"option {name} of method.kind {self.kind}"
+        had = "without this option" if stored is None else f"with {stored!r}"
+        change = f"set {option} to {stored!r}, or " if is_field and stored is not None else ""
+        return ConfigError(
+            f"{option} is {value!r}, but {model} has {kind} that were created {had}",
+            f"{change}start from a model without {kind}",
+        )
+
+    def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
+        added = self.set_elements(size)  # only these have gradients and optimizer state
+        return AddedMemory(held=4 * added, trained=min(1.0, added / size.parameters))
+
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Freezes the model and adds the domain's set, initialized with the run's seed."""
         from adapt.method.domain_sets import take_set
 
         self._names = take_set(model, setting, self.by_domain, *self.addition, partial(self.begin_set, model))
@@ -147,7 +124,6 @@ class TrainsSets(Method):
         """Initializes a new set from the model or the text. Does nothing unless a subclass overrides it."""
 
     def resize(self, config: Any) -> None:
-        """Writes the added parameters' options and the names of the domains into the model's config."""
         kind, options = self.addition
         enter_sets(config, kind, self._names, options)
 
@@ -198,33 +174,16 @@ class Adapters(TrainsSets):
 
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
-        """Kind and options of the parameters that are added to the model: all options except `per_domain`."""
         made = asdict(self.options)
         del made["per_domain"]
         return self.kind, made
 
-    def check(self, config: Config, model: Path) -> None:
-        """Checks that the model type is supported and that the model has no added parameters of another kind.
-
-        Raises:
-            ConfigError, ModelError: in the cases listed at `check_units` and `check_trained_sets`.
-        """
-        check_units(model)
-        check_trained_sets(config, model, self.kind, *self.addition, self.by_domain)
-
-    def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
-        """Returns the model's dimensions, including one domain's adapters, because every token passes through these."""
-        return size.with_matrices(self._elements(size))
-
-    def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of one domain's adapters. Only these parameters have gradients and optimizer state."""
-        added = self._elements(size)
-        return AddedMemory(held=4 * added, trained=min(1.0, added / size.parameters))
-
-    def _elements(self, size: ModelSize) -> float:
-        """Returns the number of elements in the matrices of one domain's adapters."""
+    def set_elements(self, size: ModelSize) -> float:
         blocks = 2 if self.options.placement == "both" else 1
         return float(size.layers * blocks * 2 * size.hidden * self.options.width)
+
+    def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
+        return size.with_matrices(self.set_elements(size))  # every token passes through one domain's adapters
 
 
 @dataclass(frozen=True)
@@ -246,16 +205,10 @@ class Demix(TrainsSets):
 
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
-        """Kind of the parameters that are added to the model (`experts`), with an empty dictionary of options."""
         return "experts", {}
 
-    def check(self, config: Config, model: Path) -> None:
-        """Checks that the model type is supported and that the model has no added parameters of another kind.
-
-        Raises:
-            ConfigError, ModelError: in the cases listed at `check_domain_sets`.
-        """
-        check_domain_sets(config, model, self.kind, *self.addition)
+    def set_elements(self, size: ModelSize) -> float:
+        return size.layers * (3 if size.gated else 2) * size.hidden * size.inner  # all feed-forward blocks
 
     def begin_set(self, model: PreTrainedModel, number: int, words: Words) -> None:
         """Initializes the experts of a new domain as copies.
@@ -270,17 +223,11 @@ class Demix(TrainsSets):
         domain_modules.begin_experts(model, number, nearest)
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
-        """Returns the model's dimensions with one expert per domain. Each token passes through one expert."""
-        return replace(size, parameters=size.parameters + len(trainings) * _expert_parameters(size))
+        # each token passes through one of the experts
+        return replace(size, parameters=size.parameters + len(trainings) * int(self.set_elements(size)))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the share of the parameters that is trained: the experts of one domain."""
-        return AddedMemory(trained=min(1.0, _expert_parameters(size) / size.parameters))
-
-
-def _expert_parameters(size: ModelSize) -> int:
-    """Returns the number of elements in the matrices of all layers' feed-forward blocks."""
-    return size.layers * (3 if size.gated else 2) * size.hidden * size.inner
+        return AddedMemory(trained=min(1.0, self.set_elements(size) / size.parameters))
 
 
 @dataclass(frozen=True)
@@ -319,7 +266,6 @@ class TrainsVectors(TrainsSets):
         self.by_domain = options.per_domain
 
     def begin_set(self, model: PreTrainedModel, number: int, words: Words) -> None:
-        """Initializes a new set with embeddings, or with keys and values, of tokens from the domain's text."""
         from adapt.model.additions.prompts import begin_prefixes, begin_prompt
 
         begin = begin_prompt if self.addition[0] == PROMPTS else begin_prefixes
@@ -334,16 +280,13 @@ class Prompted(TrainsVectors):
 
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
-        """Kind and options of the parameters that are added to the model: prompts of a fixed length."""
         return PROMPTS, {"length": self.options.length}
 
-    def check(self, config: Config, model: Path) -> None:
-        """Checks that the model has no added parameters of another kind, and that prompts fit next to the text.
+    def set_elements(self, size: ModelSize) -> float:
+        return float(self.options.length * size.hidden)
 
-        Raises:
-            ConfigError, ModelError: in the cases listed at `check_room` and `check_trained_sets`.
-        """
-        check_trained_sets(config, model, self.kind, *self.addition, self.by_domain)
+    def check(self, config: Config, model: Path) -> None:
+        self.check_sets(config, model)
         check_room(config, model, "prompt.length", self.options.length)
         causal = config.objective.kind == "causal"
         if try_unknown(model, causal, config.model.trust_remote_code) not in ("packed", None):
@@ -354,13 +297,7 @@ class Prompted(TrainsVectors):
             )
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
-        """Returns the extra work of the prompt, which passes through the layers with every document."""
         return Added(per_document=self.options.length)
-
-    def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of one prompt. No other parameter has gradients and optimizer state."""
-        added = float(self.options.length * size.hidden)
-        return AddedMemory(held=4 * added, trained=min(1.0, added / size.parameters))
 
 
 class Prefixed(TrainsVectors):
@@ -371,26 +308,13 @@ class Prefixed(TrainsVectors):
 
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
-        """Kind and options of the parameters that are added to the model: prefixes of a fixed length."""
         return PREFIXES, {"length": self.options.length}
 
-    def check(self, config: Config, model: Path) -> None:
-        """Checks that the model type is supported and that the model has no added parameters of another kind.
-
-        Raises:
-            ConfigError, ModelError: the model does not meet these conditions.
-        """
-        check_units(model)
-        check_trained_sets(config, model, self.kind, *self.addition, self.by_domain)
+    def set_elements(self, size: ModelSize) -> float:
+        return 2.0 * self.options.length * size.layers * size.attention
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
-        """Returns the extra work of attention, because every token also attends to the prefix."""
-        return Added(attended=self.options.length)
-
-    def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of one domain's prefixes. Only these parameters have gradients and optimizer state."""
-        added = 2.0 * self.options.length * size.layers * size.attention
-        return AddedMemory(held=4 * added, trained=min(1.0, added / size.parameters))
+        return Added(attended=self.options.length)  # every token also attends to the prefix
 
 
 def check_room(config: Config, model: Path, field: str, length: int) -> None:

@@ -88,6 +88,10 @@ def test_models_and_options_that_cannot_work_are_refused(tmp_path: Path) -> None
         check(tmp_path, streaming=True)
     with pytest.raises(AdaptError, match=r"adapters.width is 8, but .* were created with 64"):
         check(write_config(tmp_path, made, named), width=8)
+    del made["scale"]  # as if the option had been added after the model was written
+    with pytest.raises(AdaptError, match=r"adapters.scale is 1.0, but .* has adapters that were created without this"):
+        check(write_config(tmp_path, made, named))
+    made["scale"] = 1.0
     with pytest.raises(
         AdaptError, match=r"adapters.per_domain is true, but .* has one set of adapters for all domains"
     ):

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from adapt.config import Config, NonNegativeFloat, PositiveInt
+from adapt.config import NonNegativeFloat, PositiveInt
 from adapt.method.base import AddedMemory, Setting, TrainingEngine
-from adapt.method.domain_parameters import TrainsSets, check_domain_sets
+from adapt.method.domain_parameters import TrainsSets
 from adapt.model.size import ModelSize
 
 if TYPE_CHECKING:
@@ -54,6 +53,7 @@ class LearnsMasks(TrainsSets):
     by_domain = True
     exports_trained = False  # exported masks are steeper than masks during training, so outputs differ
     depends_on_length = True
+    options: HatOptions | CptOptions
     learning: MaskLearning
 
     @property
@@ -78,31 +78,34 @@ class LearnsMasks(TrainsSets):
         return model
 
     def begin(self, engine: TrainingEngine) -> None:
-        """Gives the engine with the initial weights to `learning`, the object that trains the masks."""
         self.learning.begin(engine)
 
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yields the losses of plain training, with the steepness of the masks set for the step."""
         self.learning.anneal(step)
         return super().losses(model, parts, objective, step, predictions)
 
     def before_step(self, engine: TrainingEngine, step: int) -> None:
-        """Adds the sparsity term's gradients, and compensates the mask embeddings' gradients for the steepness."""
         self.learning.change_gradients(engine)
 
     def report(self) -> dict[str, float]:
-        """Returns the share of units that no other domain uses."""
         return self.learning.report()
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the effective weights of masked layers. Parameters that other domains use have changed less."""
         return self.learning.merge(state)
 
-    def cut_short(self, done: int) -> str:
-        """Returns a message that says how steep the masks became, if training ended before the planned last step."""
-        return self.learning.cut_short(done)
+    def set_elements(self, size: ModelSize) -> float:
+        return 4.0 * size.layers * size.hidden * self.options.width  # two plugins per layer, with two matrices each
+
+    def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
+        return size.with_matrices(self.set_elements(size))
+
+    def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
+        added = self.set_elements(size)  # a copy of the starting values, and a masked copy in each pass
+        values = 2.0 * (3 * self.options.width + 2 * size.hidden)
+        share = min(1.0, added / size.parameters)
+        return AddedMemory(held=8 * added, kept=4 * added, layer_values=values, trained=share)
 
 
 class Hat(LearnsMasks):
@@ -113,53 +116,28 @@ class Hat(LearnsMasks):
     options: HatOptions
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options in the training stage's key, without the width if the model itself is masked."""
         options = {**super().settings(), "steepest": STEEPEST}  # was an option when older keys were written
         return options if self.options.on == "adapters" else {k: v for k, v in options.items() if k != "width"}
 
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
-        """Kind of the parameters that are added to the model, and their options."""
         steepest = {"steepest": STEEPEST}
         if self.options.on == "model":
             return "unit_masks", steepest
         return "plugins", {"width": self.options.width, "form": "sequential", **steepest, "is_hard": False}
 
-    def check(self, config: Config, model: Path) -> None:
-        """Checks that masks can be added to the model.
-
-        Raises:
-            ConfigError, ModelError: see `check_domain_sets`.
-        """
-        check_domain_sets(config, model, self.kind, *self.addition)
-
     @property
     def sparsity(self) -> float:
-        """Penalty in the loss for claiming unused units."""
         return self.options.sparsity
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
-        """Returns the model's dimensions, including the plugins' matrices if plugins are masked and trained."""
-        return size.with_matrices(0 if self.options.on == "model" else plugin_elements(size, self.options.width))
+        return size if self.options.on == "model" else super().trained_size(size, trainings)
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of the masked weights' starting values, and of the weights' masked copies in each pass."""
         if self.options.on == "model":
             layers = 4.0 * size.layer_parameters
             return AddedMemory(layers, layers, size.inner + 2 * size.hidden, size.layer_parameters / size.parameters)
-        return plugins_memory(size, self.options.width)
-
-
-def plugin_elements(size: ModelSize, width: int) -> float:
-    """Returns the number of elements in the matrices of two plugins per layer."""
-    return 4.0 * size.layers * size.hidden * width
-
-
-def plugins_memory(size: ModelSize, width: int) -> AddedMemory:
-    """Returns the added memory of two masked plugins per layer, when only the plugins are trained."""
-    added = plugin_elements(size, width)
-    values = 2.0 * (3 * width + 2 * size.hidden)
-    return AddedMemory(held=8 * added, kept=4 * added, layer_values=values, trained=min(1.0, added / size.parameters))
+        return super().added_memory(size, shared_by)
 
 
 @dataclass(frozen=True)
@@ -184,33 +162,13 @@ class Cpt(LearnsMasks):
     options: CptOptions
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options in the training stage's key. Includes the steepness, which older keys list."""
-        return {**super().settings(), "steepest": STEEPEST}
+        return {**super().settings(), "steepest": STEEPEST}  # was an option when older keys were written
 
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
-        """Kind and options of the parameters that are added to the model: plugins with rounded masks."""
         options = self.options
-        made = {"width": options.width, "form": options.form, "steepest": STEEPEST, "is_hard": True}
-        return "plugins", made
-
-    def check(self, config: Config, model: Path) -> None:
-        """Checks that plugins with masks can be added to the model.
-
-        Raises:
-            ConfigError, ModelError: see `check_domain_sets`.
-        """
-        check_domain_sets(config, model, self.kind, *self.addition)
+        return "plugins", {"width": options.width, "form": options.form, "steepest": STEEPEST, "is_hard": True}
 
     @property
     def trains_norms(self) -> bool:
-        """Whether the norms of the layers train too."""
         return self.options.train_norms
-
-    def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
-        """Returns the model's dimensions with the plugins' matrices, because every token passes through the plugins."""
-        return size.with_matrices(plugin_elements(size, self.options.width))
-
-    def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of the plugins, including a copy of their weights before this domain."""
-        return plugins_memory(size, self.options.width)
