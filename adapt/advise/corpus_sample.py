@@ -51,9 +51,6 @@ def sample_corpus(manifest: Manifest, corpus: CorpusConfig, most: int) -> Sample
         manifest: the files of the corpus.
         corpus: the configuration of one source.
         most: maximum number of documents to draw.
-
-    Raises:
-        DataError: a file or an evaluation set is broken.
     """
     screen = local_screen(corpus)
     items = [slices_of(item) for item in items_of(manifest, corpus)]

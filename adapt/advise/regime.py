@@ -81,11 +81,7 @@ class Regime:
         return f"{said}."
 
     def recommendations(self, config: Config) -> list[Recommendation]:
-        """Returns recommendations for weight decay, epochs, general text and seeds; empty for ample text.
-
-        Args:
-            config: the job's configuration.
-        """
+        """Returns recommendations for weight decay, epochs, general text and seeds; empty for ample text."""
         if self.size == "ample":
             return []
         return [*self._decay(config), *self._epochs(config), *self._general(config), _MANY_TO_ONE]

@@ -36,6 +36,26 @@ def summed(number: Tensor) -> Tensor:
     return total
 
 
+class RunningMean:
+    """The mean of values on all ranks since the last report, such as a mean loss per document."""
+
+    def __init__(self) -> None:
+        self._total: Tensor | None = None
+        self._count = 0
+
+    def add(self, total: Tensor, count: int) -> None:
+        """Adds the sum of `count` values of this rank, a scalar without gradient."""
+        self._total = total if self._total is None else self._total + total
+        self._count += count
+
+    def take(self) -> float:
+        """Returns the mean over the values of all ranks (0 without values), and starts anew. All ranks call this."""
+        own = (torch.zeros(()) if self._total is None else self._total).double()
+        total, count = summed(torch.stack((own, own.new_tensor(self._count)))).tolist()
+        self._total, self._count = None, 0
+        return float(total / max(count, 1))
+
+
 @cache
 def among_hosts() -> Any:
     """Returns a process group of all ranks for CPU tensors. It uses gloo, so no rank has to wait for its device.

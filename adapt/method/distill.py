@@ -64,25 +64,15 @@ class Distill(Method):
         """The frozen models (teachers); None if `weight` is 0."""
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options in the training stage's key. The temperature is left out if states are compared.
-
-        The teachers' weights are also part of the key (`adapt.stage.train.Train.what`).
-        """
+        """The teachers' weights are also part of the key (`adapt.stage.train.Train.what`)."""
         used = ("weight", "of", *(["temperature"] if self.options.of == "logits" else []))
         return {name: getattr(self.options, name) for name in used}
 
     def at_folders(self, folders: Sequence[Path]) -> DistillOptions:
-        """Returns the options with these folders as teachers."""
         return replace(self.options, teachers=[str(folder) for folder in folders])
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Loads the teachers, unless `weight` is 0.
-
-        ZeRO does not divide the teachers among ranks, so every rank holds all teachers completely.
-
-        Raises:
-            ModelError: scores are compared, but the head of the model does not end in a linear layer.
-        """
+        """Loads the teachers. ZeRO does not divide them among ranks, so every rank holds all teachers completely."""
         from adapt.method.teacher import Teacher
 
         if self.options.weight:
@@ -92,7 +82,6 @@ class Distill(Method):
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yields each micro-batch's loss and weighted distance from the teachers. Runs each model once for this."""
         if self.teacher is None:
             yield from super().losses(model, parts, objective, step, predictions)
             return
@@ -101,21 +90,15 @@ class Distill(Method):
             yield loss, distance * (self.options.weight / predictions)
 
     def report(self) -> dict[str, float]:
-        """Returns the mean distance from the teachers since the last report. All ranks call this.
-
-        The unit is nats for logits. For states, the value is a mean squared difference.
-        """
-        return {"distance": self.teacher.mean_distance()} if self.teacher else {}
+        """Returns the mean distance from the teachers [nats for logits, mean squared difference for states]."""
+        return {"distance": self.teacher.distance.take()} if self.teacher else {}
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
-        """Returns the work of the teachers' forward passes. Teachers count as if they had the student's size."""
+        """Teachers count as if they had the student's size."""
         return Added(seen=float(max(len(self.options.teachers), 1)) if self.options.weight else 0.0)
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of the teachers, which every rank holds completely.
-
-        If a teacher's folder is not known yet (before `adapt.stage.train.Train.of`), the student's size is assumed.
-        """
+        """Assumes the student's size for teachers whose folders are not known before `adapt.stage.train.Train.of`."""
         if not self.options.weight:
             return AddedMemory()
         folders = [Path(folder) for folder in self.options.teachers]

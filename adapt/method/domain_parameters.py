@@ -1,19 +1,10 @@
 """Methods that add one set of parameters per domain, or one set for all domains, and train only these parameters.
 
-Method `adapters` adds small bottlenecks to every layer (arXiv 1902.00751, 2110.04366). `prompt` puts vectors before the
-first token of a document (arXiv 2104.08691), and `prefix` adds them to the keys and values of every layer (2101.00190).
-The paper on prefix tuning trains a small network that produces the prefixes. Here the prefixes themselves are trained,
-starting from the keys and values of real tokens.
-
+The methods are `adapters`, `prompt`, `prefix` and `demix` (docs/science/equations.md, section "Against forgetting").
 Only the set of the current domain is trained, so sets of earlier domains cannot change. If each domain has its own set,
 nothing is forgotten, but the domain of a text must be known or predicted (`adapt.model.additions`). If all domains
 train the same set, a text's domain need not be known, but the set can forget. With `sequence.mode: separate` each
 domain gets its own model with one set (Adapter-ONE and Prompt-ONE of arXiv 2302.03241).
-
-In `demix` (arXiv 2108.05036), each domain has a feed-forward expert in every layer. The first model is pretrained, so
-all domains are learnt by the paper's DEMix-DAPT: a new expert starts as a copy of the nearest domain's expert, and
-everything else is frozen. If the domain of a text is unknown, each expert is weighted by how well it has predicted the
-text so far (`adapt.evaluate.losses`).
 
 `adapt.method.domain_sets` adds sets to models.
 """
@@ -211,11 +202,6 @@ class Demix(TrainsSets):
         return size.layers * (3 if size.gated else 2) * size.hidden * size.inner  # all feed-forward blocks
 
     def begin_set(self, model: PreTrainedModel, number: int, words: Words) -> None:
-        """Initializes the experts of a new domain as copies.
-
-        If `initial` is `nearest` and there is another domain, the nearest domain's experts are copied. Otherwise the
-        model's own feed-forward blocks are copied.
-        """
         from adapt.model.additions import domain_modules  # imported here, because it loads torch
 
         is_as_another = number and self.options.initial == "nearest"

@@ -79,13 +79,7 @@ def words_of(model: Any, setting: Setting, wanted: int) -> Tensor:
 
 
 def learn_prototype(model: Any, domain: str, sample: list[np.ndarray]) -> list[str]:
-    """Computes a domain's prototype and stores it in the model. Returns the names of all domains of the model.
-
-    Args:
-        model: the model. A table of domains is added if the model has none.
-        domain: name of the domain.
-        sample: some documents of the domain, as token ids.
-    """
+    """Computes a domain's prototype and stores it in the model. Returns the names of all domains of the model."""
     if domains_of(model) is None:
         attach_domains(model, [])
     known = domains_of(model)

@@ -21,7 +21,7 @@ from adapt.config import Config, NonNegativeInt, PositiveInt
 from adapt.method.base import Added, AddedMemory, Method, Setting
 from adapt.model.architecture import check_deeper, check_units, grow_layer_lists
 from adapt.model.locate import CONFIG, read_json
-from adapt.model.size import ALIASES, ModelSize, model_size
+from adapt.model.size import ModelSize, model_size
 from adapt.support.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
@@ -49,22 +49,12 @@ class Freeze(Method):
     options: FreezeOptions
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that are part of the training stage's key.
-
-        The option `all_but_module` was added later. It is part of the key only if it is true, so that results with old
-        keys are still found.
-        """
+        """`all_but_module` was added later, and is only in the key if it is true, so that old keys stay valid."""
         if self.options.all_but_module:
             return {"all_but_module": True}
         return {"embeddings": self.options.embeddings, "layers": self.options.layers}
 
     def check(self, config: Config, model: Path) -> None:
-        """Checks that the model has at least `freeze.layers` layers.
-
-        Raises:
-            ConfigError: the model has fewer layers than `freeze.layers`.
-            ModelError: the model type is not supported.
-        """
         if not self.options.layers or self.options.all_but_module:
             return
         check_units(model)
@@ -76,11 +66,6 @@ class Freeze(Method):
             )
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Freezes the configured parts of the model.
-
-        Raises:
-            ModelError: `all_but_module` is true, but the model has no exBERT module.
-        """
         from adapt.model.additions.exbert import train_exbert_alone
         from adapt.model.layers import layers_of
 
@@ -94,7 +79,6 @@ class Freeze(Method):
         return model
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the share of parameters that have gradients and optimizer state."""
         if self.options.all_but_module:  # an upper bound, because the module is at most as large as the original layers
             trained = size.embedding_parameters + size.layer_parameters / 2
             return AddedMemory(trained=min(1.0, trained / size.parameters))
@@ -123,12 +107,6 @@ class Expand(Method):
     options: ExpandOptions
 
     def check(self, config: Config, model: Path) -> None:
-        """Checks that a layer whose output projections are 0 is the identity in this model.
-
-        Raises:
-            ModelError: the model type is not supported, its layers normalize the sum of their input and output, or its
-                layers depend on their depth.
-        """
         check_units(model)
         check_deeper(model, "method.kind expand")
         kind = read_json(model / CONFIG).get("model_type")
@@ -140,7 +118,6 @@ class Expand(Method):
             )
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Inserts the copies, and freezes everything else."""
         from adapt.model.layers import insert_copies, layers_of
 
         model.requires_grad_(False)
@@ -150,11 +127,9 @@ class Expand(Method):
         return model
 
     def resize(self, config: Any) -> None:
-        """Writes the larger number of layers, and their types, into the model's config."""
         sources = [source for source, _ in self._sources(config.num_hidden_layers)]
         grow_layer_lists(config, sources)
-        (name,) = (name for name in ALIASES["layers"] if name in config.to_dict())
-        setattr(config, name, len(sources))
+        config.num_hidden_layers = len(sources)  # transformers maps this name to the architecture's, such as n_layer
 
     def _sources(self, layers: int) -> list[tuple[int, bool]]:
         """Returns, for each layer of the larger model, its source layer, and whether it is an added copy."""
@@ -170,13 +145,9 @@ class Expand(Method):
         return -(-layers // self.options.every)
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
-        """Returns the work of the new layers as a share of the old layers' work.
-
-        The share is exact if `every` divides the number of layers.
-        """
+        """The share is exact if `every` divides the number of layers."""
         return Added(trained=1 / self.options.every)
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of the new layers' weights. Only these weights have gradients and optimizer state."""
         new = self._new(size.layers) / size.layers * size.layer_parameters
         return AddedMemory(held=4 * new, trained=min(1.0, new / size.parameters))

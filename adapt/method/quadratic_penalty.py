@@ -5,13 +5,13 @@ result does not depend on how the batch or the model is divided among ranks. The
 ranks like the optimizer's state.
 
 F is the mean over examples of the squared gradient of an example's loss. An example is a row of the text, and its loss
-is the mean over the row's predictions (Kirkpatrick et al. 2017, arXiv 1612.00796, equation 3; the labels are the text's
-own tokens). Each row goes through the model separately, because gradients that are summed before squaring would cancel.
+is the mean over the row's predictions (arXiv 1612.00796, equation 3; the labels are the text's own tokens). Each row
+goes through the model separately, because gradients that are summed before squaring would cancel.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -37,6 +37,29 @@ class Pull:
     """The weights w* from which the penalty measures the distance."""
     importance: Mapping[str, Tensor] | None = None
     """The importance F of each weight; None for importance 1 everywhere."""
+
+    @classmethod
+    def on(
+        cls,
+        engine: TrainingEngine,
+        strength: float,
+        to: Callable[[str], Tensor] | None = None,
+        importance: Callable[[str], Tensor] | None = None,
+    ) -> Self:
+        """Returns a penalty on the weights of an engine.
+
+        Args:
+            engine: the engine with the weights.
+            strength: strength of the penalty.
+            to: function that takes a parameter's name and returns the whole tensor w*. None for the current weights.
+            importance: function that takes a parameter's name and returns the whole tensor F. None for 1 everywhere.
+        """
+
+        def own(whole: Callable[[str], Tensor]) -> dict[str, Tensor]:
+            return {part.name: part.of(whole(part.name)).to(part.value, copy=True) for part in engine.parts()}
+
+        now = {part.name: part.value.detach().clone() for part in engine.parts()} if to is None else own(to)
+        return cls(strength, now, None if importance is None else own(importance))
 
 
 class Pulls:
@@ -73,21 +96,6 @@ class Pulls:
         """
         own = torch.stack(self._penalty).sum() if self._penalty else torch.zeros((), device=device)
         return (summed(own) if is_divided else own).item()
-
-
-def parts_now(engine: TrainingEngine) -> dict[str, Tensor]:
-    """Returns a copy of this rank's parts of the weights, keyed by parameter name."""
-    return {part.name: part.value.detach().clone() for part in engine.parts()}
-
-
-def own_parts(engine: TrainingEngine, whole: Callable[[str], Tensor]) -> dict[str, Tensor]:
-    """Returns this rank's parts of whole tensors, keyed by parameter name. Each tensor has its parameter's shape.
-
-    Args:
-        engine: the engine with the parameters.
-        whole: function that takes a parameter's name and returns a whole tensor of the parameter's shape.
-    """
-    return {part.name: part.of(whole(part.name)).to(part.value, copy=True) for part in engine.parts()}
 
 
 def squared_gradients(

@@ -45,11 +45,6 @@ class MergedAfter(Method):
     is_merged_after: ClassVar[bool] = True
 
     def check(self, config: Config, model: Path) -> None:
-        """Checks that there are several domains.
-
-        Raises:
-            ConfigError: there is only one domain, so there is nothing to merge.
-        """
         if len(config.corpus.sources) < 2:
             raise ConfigError(
                 "method.kind is merge, but there is one domain, so there are no models to merge",
@@ -78,11 +73,6 @@ class Replay(Method):
         self.past_fraction = options.fraction
 
     def check(self, config: Config, model: Path) -> None:
-        """Checks that replayed text leaves rows for the domain's own text, and that there is text to replay.
-
-        Raises:
-            ConfigError: the shares sum to 1 or more, or there is no text to replay.
-        """
         general = check_share_left("replay.fraction", self.past_fraction, config.mixture)
         if not config.corpus.sources and not general:
             raise ConfigError(
@@ -93,14 +83,6 @@ class Replay(Method):
 
 def check_share_left(field: str, share: float, mixture: MixtureConfig) -> float:
     """Checks that replayed text leaves rows for the current domain. Returns the largest share of general text.
-
-    Args:
-        field: name of the field with the share of past text.
-        share: share of past text.
-        mixture: configuration with the share of general text.
-
-    Returns:
-        The largest share of general text in the run.
 
     Raises:
         ConfigError: both shares sum to 1 or more.

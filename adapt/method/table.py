@@ -46,11 +46,7 @@ neither the passes nor the modules."""
 
 
 def method_of(config: Config) -> Method:
-    """Returns the configured method with its options.
-
-    Raises:
-        ConfigError: see `Kinds.load`.
-    """
+    """Returns the configured method with its options."""
     kind, options = METHODS.load(config.method.kind), config.method_options
     if options is None and kind.Options is not None:
         options = kind.Options()
@@ -68,10 +64,6 @@ def past_fraction(config: Config) -> float:
 
 def check_method(config: Config, model: Path) -> None:
     """Checks that the method supports the job's configuration and the model.
-
-    Args:
-        config: the job's configuration.
-        model: folder of the first model.
 
     Raises:
         AdaptError: the method does not support the configuration or the model.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from adapt.method.base import Setting
-from adapt.method.collectives import summed
+from adapt.method.collectives import RunningMean
 from adapt.method.distill import DistillOptions
 from adapt.model.linear_losses import LinearScores, linear_cross_entropy, linear_divergence
 from adapt.model.sparse_prediction import check_linear_head, compared_at, loss_and_states, states_of
@@ -25,9 +25,6 @@ class Teacher:
             is `anchor`, from which the training started. Every rank holds complete copies of the frozen models.
         options: the method's options, which determine what is compared and how.
         scores_in_blocks: advice to the user if scores cannot be computed in blocks. Empty if states are compared.
-
-    Raises:
-        ModelError: scores are compared, but the head of a model does not end in a linear layer.
     """
 
     def __init__(self, setting: Setting, options: DistillOptions, scores_in_blocks: str = "") -> None:
@@ -39,22 +36,14 @@ class Teacher:
                 check_linear_head(model, scores_in_blocks)
             self.models.append(model.to(setting.device))
         self._options, self._precision = options, setting.precision
-        self._total: Tensor | None = None  # sum of distances since the last report
-        self._predictions = 0  # number of predictions over which `_total` is summed
+        self.distance = RunningMean()
+        """Mean distance per prediction since the last report."""
 
     def compared(self, model: nn.Module, part: Corrupted) -> tuple[Tensor, Tensor]:
         """Returns a micro-batch's loss and the model's distance from the teachers, both summed over predictions."""
         loss, distance = (self._of_logits if self._options.of == "logits" else self._of_states)(model, part)
-        self._total = distance.detach() if self._total is None else self._total + distance.detach()
-        self._predictions += len(part.targets)
+        self.distance.add(distance.detach(), len(part.targets))
         return loss, distance
-
-    def mean_distance(self) -> float:
-        """Returns the mean distance over all ranks' predictions since the last call. All ranks call this."""
-        own = torch.zeros(()) if self._total is None else self._total
-        total, predictions = summed(torch.stack((own.double(), own.new_tensor(self._predictions).double()))).tolist()
-        self._total, self._predictions = None, 0
-        return float(total / max(predictions, 1))
 
     def _of_logits(self, model: nn.Module, part: Corrupted) -> tuple[Tensor, Tensor]:
         """Runs one pass of each model. Returns the loss and the summed divergence from the mean of the teachers."""

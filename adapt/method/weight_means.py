@@ -53,18 +53,12 @@ class Interpolated(Method):
         self.exports_trained = options.share == 1
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Stores the training's setting, and checks before the training that the base model has the same shapes.
-
-        Raises:
-            ModelError: the base model has another vocabulary or architecture.
-        """
         self._setting = setting
         if self.options.share < 1 and self.options.towards == "base" and setting.base != setting.anchor:
             self._other(model.state_dict())
         return model
 
     def merge(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Returns the interpolated weights. Integer buffers are those of the trained model."""
         share = self.options.share
         return state if share == 1 or not state else between(self._other(state), state, share)
 
@@ -134,17 +128,14 @@ class WindowAverage(Method):
         self._total = 0.0
 
     def check(self, config: Config, model: Path) -> None:
-        """Warns if the learning rate falls during the training, because averaging already imitates a decay."""
         if config.training.schedule != "constant" and config.training.floor_fraction < 1:
             _warn_of_decay(config.training.schedule)
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Chooses the steps after which the model is averaged, and the weight of each step."""
         self._weights = window_weights(setting.steps, self.options)
         return model
 
     def after_step(self, engine: TrainingEngine, step: int) -> None:
-        """Adds the model's weights to the sum if this step was chosen for the mean. All ranks call this."""
         weight = self._weights.get(step + 1)
         if weight is None:
             return
@@ -155,11 +146,9 @@ class WindowAverage(Method):
                 self._sums[name] = value.mul_(weight) if known is None else known.add_(value, alpha=weight)
 
     def state(self) -> dict[str, Any]:
-        """Returns the weighted sum of the model's weights so far, for checkpoints."""
         return {"total": self._total, "sums": self._sums} if self._total else {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restores the total weight on all ranks, and the sum of the model's weights on the first rank."""
         import torch.distributed as dist
 
         is_first = not dist.is_initialized() or dist.get_rank() == 0
@@ -167,10 +156,7 @@ class WindowAverage(Method):
         self._sums = {name: each.cpu() for name, each in state["sums"].items()} if is_first else {}
 
     def merge(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Returns the weighted mean of the model's weights after the chosen steps that the training reached.
-
-        Integer buffers have their values after the last step. If no chosen step was reached, returns `state` unchanged.
-        """
+        """Integer buffers keep their last values. If no chosen step was reached, returns `state` unchanged."""
         if not self._total:
             return state
         return {name: self._sums[name] / self._total if name in self._sums else each for name, each in state.items()}
@@ -190,10 +176,6 @@ def window_weights(steps: int, options: AverageOptions) -> dict[int, float]:
     """Returns the steps after which the model enters the mean, and the weight of each step. The weights sum to 1.
 
     There are `points` steps, or fewer if the window is shorter.
-
-    Args:
-        steps: number of steps of the training.
-        options: the method's options.
     """
     from adapt.merge.merger import decay_weights
 

@@ -1,25 +1,14 @@
 """Compares a recipe with the baseline: computes the difference of mean scores, its interval and p, and a sentence.
 
-The interval is a bootstrap over both sources of chance: test examples, which are the same for both sides (so the
-comparison is paired), and the seeds of each side. Because seeds are few, the interval is widened by the ratio of the
-quantile of Student's t to the normal quantile.
+docs/science/equations.md, sections "Comparing recipes" and "Comparing sequences", explains the methods. p is the
+largest of three p-values, because the two permutation tests are not enough: one permutes seeds on a fixed test set,
+which may be small, and the other permutes examples for fixed models, although other seeds would give other models. If
+both sources have about the same variance, requiring both to reject still rejects up to 10% of equal recipes. With one
+seed per side, only examples are tested. Without predictions, only seeds are tested. Seeds whose scores do not vary are
+not tested, because they say nothing about chance.
 
-p is the largest of three p-values. Two are from permutation tests, one for each source (`adapt.statistics.outcomes`).
-The third is the share of bootstrap differences that are at least as far from their mean as the observed difference is
-from zero. The two permutation tests are not enough: one permutes seeds on a fixed test set, which may be small, and the
-other permutes examples for fixed models, although other seeds would give other models. If both sources have about the
-same variance, each permutation test sees only half of the variance, and requiring both to reject still rejects up to
-10% of equal recipes. With one seed per side, only examples are tested. Without predictions, only seeds are tested.
-Seeds whose scores do not vary are not tested, because they say nothing about chance.
-
-`paired` compares two methods on the same seeds. Its p is the larger p of two tests: Student's t, which is exact for
-normal differences, and the sign-flip test, which is exact if the differences of equal methods are symmetric around 0.
-The interval contains every difference that at least one of the two tests does not reject. With few pairs, no test is
-exact for every distribution: for 6 to 12 pairs of skewed differences with mean 0, `paired` rejects in 6 to 15%
-of studies (docs/science/equations.md).
-
-`conclusion` compares the interval with a margin, the largest difference that does not matter. If the 95% interval lies
-within the margin, both one-sided tests of Schuirmann (1987) reject differences as large as the margin at level .025.
+`paired` compares two methods on the same seeds. Its interval contains every difference that Student's t or the
+sign-flip test does not reject. For 6 to 12 pairs of skewed differences with mean 0, it rejects in 6 to 15% of studies.
 """
 
 from collections.abc import Sequence

@@ -1,38 +1,17 @@
 """Decides at each look (interim analysis) of a sequential study which comparisons end, and forecasts the others.
 
-Testing at level .05 after every round of seeds gives a false positive in far more than 5% of studies: in 14% with five
-looks (Armitage, McPherson and Rowe 1969). In the method of Lan and DeMets (1983, Biometrika 70), a function of t, the
-share of the information, says how much of the error rate may be used up to each look (alpha spending). The level of
-look k is chosen such that, if there is no difference, the probability of a significant result at any of the looks 1 to
-k is `spent_level(t_k)`. With normal scores, a look at s of S planned seeds has t = s / S.
+docs/science/equations.md, section "Looking several times", explains the method: alpha spending (Lan and DeMets 1983,
+Biometrika 70) chooses the level of each look so that, if there is no difference, the probability of a significant
+result at any look is .05. Testing every look at .05 would find a difference in 14% of studies with five looks
+(Armitage, McPherson and Rowe 1969).
 
-Two functions of Lan and DeMets are offered:
+The levels are exact for known variances. With looks at 4, 5 and so on to 12 pairs of seeds, `pocock` would be wrong in
+5.8% of studies. So `seed_levels` multiplies the levels by a factor, at most 1, with which simulated t-tests of pairs
+are wrong in 5% of studies. Unpaired tests have more degrees of freedom, so they are wrong less often. The test examples
+are the same at all looks, so results of different looks are more similar than the levels assume, and errors are rarer.
 
-- `obrien_fleming`: 4 (1 - Phi(z / sqrt(t))) with z the normal quantile of 1 - level / 4. Its levels are near those of
-  O'Brien and Fleming (1979): very strict at first, and nearly `level` at the end.
-- `pocock`: level * ln(1 + (e - 1) t). Its levels are nearly equal at all looks, as in the method of Pocock (1977).
-
-The levels are nominal p-values, so Student's t with few seeds has its own quantile at each look (Jennison and Turnbull
-2000, section 4.4). This is exact for known variances only. With few seeds, the variance changes from look to look as
-well: with looks at 4, 5 and so on to 12 pairs, `pocock` would be wrong in 5.8% of studies. So `seed_levels` multiplies
-the levels by a factor, at most 1, with which simulated t-tests of pairs are wrong in 5% of studies. Unpaired tests have
-more degrees of freedom, so they are wrong less often. `tests/statistics/test_looks.py` simulates both.
-
-Scores vary by chance because of the seeds and because of the choice of test examples. The test examples are the same at
-all looks. So results of different looks are more similar than the levels assume, and errors are rarer.
-
-At look k, with its level a_k:
-
-- The *repeated interval* is the estimate plus and minus Student's t quantile of a_k times the standard error (Jennison
-  and Turnbull 1989, Journal of the Royal Statistical Society B 51). In 95% of studies, all intervals of all looks
-  contain the true difference, so the interval holds at whichever look the comparison ended.
-- A comparison ends as *better* or *worse* if p is below the level of this look with Holm's correction for the recipes
-  (`corrected_levels`). p is the larger of two p-values: the p of Student's t, which also gives the interval, and the p
-  of `adapt.statistics.comparison`, which includes permutation tests. So with few seeds, no difference is significant.
-- It ends as *equal* if the repeated interval lies within the margin. Both one-sided tests (Schuirmann 1987) then
-  reject, each at an error rate of 2.5% over all looks. As in other reports, intervals are not corrected for recipes.
-
-A comparison that has ended is not tested again.
+In 95% of studies, the repeated intervals of all looks contain the true difference. Intervals are not corrected for the
+number of recipes. A comparison that has ended is not tested again.
 """
 
 from collections.abc import Mapping, Sequence

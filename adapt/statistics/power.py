@@ -10,6 +10,7 @@ seeds per side, it is detected in less than half of the studies. So the scores o
 distributions with the observed variances, and tested like real scores (`adapt.statistics.comparison`).
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -167,13 +168,10 @@ def pairs_needed(difference: float, deviation: float, pairs: int, margin: float,
 
 def _smallest(is_enough: Callable[[int], bool], first: int) -> int | None:
     """Returns the smallest number from `first` (at least 2) to `MOST_SEEDS` that is enough, by bisection."""
-    low, high = max(2, first), MOST_SEEDS
-    if low > high or not is_enough(high):
+    numbers = range(max(2, first), MOST_SEEDS + 1)
+    if not numbers or not is_enough(MOST_SEEDS):
         return None
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_enough(middle) else (middle + 1, high)
-    return high
+    return numbers[bisect_left(numbers, True, hi=len(numbers) - 1, key=is_enough)]
 
 
 def _of_size(chance: Uncertainty, seeds: int) -> Uncertainty:

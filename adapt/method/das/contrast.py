@@ -1,23 +1,16 @@
 """Computes the contrastive loss of DAS, between new and earlier knowledge (arXiv 2302.03241, section 4.2).
 
-A view is the mean of the last hidden states of a document. The first view comes from the objective's own pass. The
-second view comes from the same documents with other dropout. The view of earlier knowledge comes from the same network
-with the output of each unit multiplied by its importance. All views of a micro-batch that need a gradient are packed
-into one sequence, so they need only one pass. The LM head runs only on the predictions of the first view.
+See docs/science/equations.md, section "DAS". A view is the mean of the last hidden states of a document. All views of a
+micro-batch that need a gradient are packed into one sequence, so they need only one pass.
 
 The loss compares documents of the global batch, no matter how ranks and passes split the batch. In a step of several
 passes, the views of all passes are first computed without gradient. The contrastive loss of these views gives the
 gradient of each view. Then every pass computes its views again and runs the backward pass from these gradients (as in
 arXiv 2101.06983).
 
-If only general text is compared, all other documents have only the first view.
-
-`Disagreement` measures importance for general knowledge with two views that differ by dropout (section 4.1). A unit is
-important if the difference of the views depends strongly on it. A loss on general text cannot be used instead,
-because the text from which the model learnt general knowledge is not available.
+`Disagreement` measures importance for general knowledge with two views that differ by dropout (section 4.1), because
+the text from which the model learnt general knowledge is not available.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -29,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from adapt.method.collectives import counted, gathered, summed
+from adapt.method.collectives import RunningMean, counted, gathered
 from adapt.method.das.method import DasOptions
 from adapt.model.layers import Gates, Kind, Values, layers_of
 from adapt.model.packing.attention import QuickDropout, draw_again, random_state
@@ -75,7 +68,7 @@ class Contrast:
         config: DasOptions,
         gates: Gates | None = None,
         importance: Values | None = None,
-        injected: Injected | None = None,
+        injected: "Injected | None" = None,
         first_general: int | None = None,
     ) -> None:
         self._config = config
@@ -84,6 +77,8 @@ class Contrast:
         self._injected = injected
         self._first_general = first_general
         self._is_exact = gates is not None and config.contrast_cost == "exact"
+        self.mean = RunningMean()
+        """Mean contrast per document [nats] since the last report. The method adds each micro-batch's documents."""
 
     def losses(self, model: nn.Module, parts: Sequence[Corrupted]) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
         """Yields the losses of a step's passes, like `adapt.method.base.Method.losses`. All ranks call this.
@@ -106,17 +101,6 @@ class Contrast:
             return
         share = self._config.contrast_weight / documents
         yield from self._in_one_pass(model, texts[0], share) if len(texts) == 1 else self._twice(model, texts, share)
-
-    def mean_of_all(self, own: Tensor | None, documents: int) -> float:
-        """Returns the mean contrast [nats] over the documents of all ranks; 0 without documents. All ranks call this.
-
-        Args:
-            own: sum of the contrast over this rank's documents; None if this rank has no documents.
-            documents: number of this rank's documents.
-        """
-        own = torch.zeros((), dtype=torch.float64) if own is None else own
-        total, compared = summed(torch.stack((own, own.new_tensor(documents)))).tolist()
-        return float(total / max(compared, 1))
 
     def _plainly(self, model: nn.Module, texts: Sequence[Text]) -> Iterator[tuple[Tensor, None, Tensor]]:
         for text in texts:
@@ -357,9 +341,6 @@ def contrast_of(model: Any, config: DasOptions, importance: Values | None, first
         config: options of DAS.
         importance: importance of every unit; None if it is not known yet.
         first_general: number of the first row of replayed general text; None without general text.
-
-    Raises:
-        ModelError: the model has no dropout, and `injected_dropout` is 0.
     """
     gates = None if importance is None else Gates(model)
     return Contrast(config, gates, importance, injected(model, config.injected_dropout), first_general)

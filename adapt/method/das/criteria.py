@@ -1,19 +1,11 @@
 """Measures the importance of units by gradients at their gates, or by pruning criteria on their weights.
 
 Criterion `gate` is the mean absolute gradient of the loss at a unit's gate (arXiv 2302.03241, section 4.1). A gate
-is a factor of 1 on a unit's output, and is never trained. Only gates get gradients. The rows are split into
-groups: each group is one row or one batch. The gradient of each group's mean loss is computed separately, so that
-gradients of different groups do not cancel out.
-`TokenGradients` computes the same criterion for rows of the embeddings.
-
-The other criteria use the vector w of the weights that belong to a unit (`adapt.model.layers.by_parameter`), and the
-gradient g of a group's mean loss at w. All means are over groups. `magnitude` is |w| (Han et al. 2015, arXiv
-1506.02626), which needs no text. `gradient` is the mean of |g|, and `fisher` the mean of |g|^2. `taylor` is the mean of
-|sum w g|, the first-order change of the loss if all weights of the unit were 0 (Molchanov et al. 2019, arXiv
-1906.10771).
+is a factor of 1 on a unit's output, and is never trained. The other criteria (docs/science/equations.md, section "DAS")
+use the weights that belong to a unit (`adapt.model.layers.by_parameter`). The rows are split into groups: each group is
+one row or one batch. The gradient of each group's mean loss is computed separately, so that gradients of different
+groups do not cancel out.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -70,7 +62,7 @@ class Sums:
     text: int
     """Number of text tokens that were read."""
 
-    def __add__(self, other: Sums) -> Sums:
+    def __add__(self, other: Self) -> "Sums":
         """Returns the sums over the groups of both objects."""
         units = {kind: sizes + other.units[kind] for kind, sizes in self.units.items()}
         tokens = None if self.tokens is None or other.tokens is None else self.tokens + other.tokens
@@ -110,7 +102,7 @@ def gate_sizes(
 
 
 def _of_batch(
-    model: Any, gates: Gates, loss: Judged, batch: Batch, settings: MeasureSettings, at_tokens: TokenGradients | None
+    model: Any, gates: Gates, loss: Judged, batch: Batch, settings: MeasureSettings, at_tokens: "TokenGradients | None"
 ) -> Sums:
     device = next(model.parameters()).device
     seen = loss.corrupt(batch).bound_for(device)
@@ -124,7 +116,10 @@ def _of_batch(
     sums = [torch.zeros_like(leaf) for leaf in leaves.values()]
     for part, group in zip(seen.split(settings.rows), groups.split(settings.rows), strict=True):
         owner = sent(group.repeat_interleave(part.real.sum(1)), device)
-        value = _value(model, gates, loss, part, leaves, owner if by_row else None, settings.dtype)
+        values = leaves if by_row else {kind: leaf[:, 0] for kind, leaf in leaves.items()}
+        autocast = torch.autocast(device.type, settings.dtype, enabled=settings.dtype != torch.float32)
+        with autocast, gates.set(values, owner if by_row else None):
+            value = loss.loss(model, part)
         wanted = at_tokens.taken(owner) if at_tokens else []
         gradients = torch.autograd.grad(value, [*leaves.values(), *wanted])
         for total, gradient in zip(sums, gradients, strict=False):  # ignores the last gradients, those of tokens
@@ -139,23 +134,6 @@ def _of_batch(
         vocabulary = len(model.get_input_embeddings().weight)
         tokens = batch.tokens[batch.real].bincount(minlength=vocabulary).double()
     return Sums(units, tokens, int((judged > 0).sum()), int(batch.lengths.sum()))
-
-
-def _value(
-    model: Any,
-    gates: Gates,
-    loss: Judged,
-    part: Corrupted,
-    leaves: dict[Kind, Tensor],
-    owner: Tensor | None,
-    dtype: torch.dtype,
-) -> Tensor:
-    values = leaves if owner is not None else {kind: leaf[:, 0] for kind, leaf in leaves.items()}
-    with (
-        torch.autocast(part.device.type, dtype, enabled=dtype != torch.float32),
-        gates.set(values, owner),
-    ):
-        return loss.loss(model, part)
 
 
 @contextmanager

@@ -1,24 +1,15 @@
 """Computes the importance I of units in [0, 1] from sizes of gradients, saves it, and uses it to mask updates.
 
-With the mask, units that past domains need change less (DAS, arXiv 2302.03241, section 4.2). The paper scales the
-*gradients* of a unit's parameters by 1 - I. Adam undoes most of this, because the size of its step does not depend on
-the scale of gradients.
-
-Target `update` scales the step itself. The optimizer trains V, starting from the weights W0, and the model computes
-with W = W0 + (1 - I) (V - W0), while V gets the gradient of W unchanged. So W moves (1 - I) times as far as V in every
-step of any optimizer, weight decay included. Gradient norm, clipping and the optimizer's state are the same as without
-a mask. If I is 0, W equals V exactly; if I is 1, W equals W0.
-
-Target `gradient` scales gradients like the paper's code, for comparison with it. Gradients are then clipped by the norm
-of the scaled gradients.
+With the mask, units that past domains need change less (DAS, arXiv 2302.03241, section 4.2; docs/science/equations.md,
+section "DAS"). With target `update`, weights W move (1 - I) times as far as the trained parameters V in every step of
+any optimizer, weight decay included. Gradient norm, clipping and the optimizer's state are the same as without a mask.
+Target `gradient` scales gradients like the paper's code, and clips them by the norm of the scaled gradients.
 """
-
-from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -26,15 +17,10 @@ from safetensors.torch import save
 from scipy.stats import rankdata
 from torch import Tensor, nn
 
-from adapt.method.base import Method, Setting
 from adapt.model.layers import KINDS, Kind, Values, by_parameter, layers_of, ones, unit_counts
-from adapt.model.masked_updates import Mask, Target, computed_with, mask_all
+from adapt.model.masked_updates import Mask, Target, mask_all
 from adapt.runner.files import file_aside
 from adapt.support.errors import ModelError, StageError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 IMPORTANCE_FILE = "importance.safetensors"
 
@@ -55,9 +41,6 @@ def save_importance(importance: Importance, model: Any, folder: Path) -> None:
     """Writes importance to `importance.safetensors`, together with the type and sizes of the model.
 
     The file is written under a temporary name and then renamed.
-
-    Raises:
-        StorageError: the folder cannot be written or the disk is full.
     """
     tensors = {"sample": importance.sample, **{str(kind): layers for kind, layers in importance.units.items()}}
     if importance.embedding is not None:
@@ -90,14 +73,11 @@ def load_importance(folder: Path, model: Any) -> Importance:
     ours = {"model_type": model.config.model_type, **_sizes(model)}
     if importance.embedding is None:
         theirs["vocabulary"] = ours["vocabulary"]  # the vocabulary may differ, because embeddings are not masked
-    if theirs != ours:
-        differences = ", ".join(
-            f"{name} is {theirs.get(name)} there and {ours[name]} in this model"
-            for name in ours
-            if theirs.get(name) != ours[name]
-        )
+    different = [name for name in ours if theirs.get(name) != ours[name]]
+    if different:
+        each = (f"{name} is {theirs.get(name)} there and {ours[name]} in this model" for name in different)
         raise ModelError(
-            f"{path} has the importance of units of another model: {differences}",
+            f"{path} has the importance of units of another model: {', '.join(each)}",
             "use the same model for all domains of a sequence, or measure importance again on this model",
         )
     return importance
@@ -175,7 +155,7 @@ def accumulate(previous: Values, new: Values) -> dict[Kind, Tensor]:
     return {kind: torch.maximum(previous[kind], new[kind]) for kind in KINDS}
 
 
-def plasticity(importance: Values) -> dict[Kind, list[float]]:
+def plasticity(importance: Values) -> dict[str, list[float]]:
     """Returns the mean of 1 - importance over the units of each layer, keyed by kind of unit.
 
     This mean is the average change of units, relative to training without a mask.
@@ -194,47 +174,36 @@ def with_floor(importance: Values, floor: float) -> dict[Kind, Tensor]:
     return {kind: importance[kind] * ((1 - floor) / means[kind].clamp(min=1e-12)).clamp(max=1) for kind in KINDS}
 
 
-class SoftMask(Method):
-    """Trains with soft masks, which scale each parameter's update or gradient by 1 - I.
+def soft_mask(
+    model: nn.Module, importance: Values, target: Target = "update", embedding: Tensor | None = None
+) -> dict[str, Mask]:
+    """Masks a model's parameters, so that each parameter's update or gradient is scaled by 1 - I.
+
+    Parameters whose importance is 0 everywhere get no mask. `computed_with` returns the weights W that the masked model
+    uses, from the trained parameters V and the masks.
 
     Args:
+        model: the model, before it is compiled and wrapped.
         importance: importance I in [0, 1] of every unit. It masks the parameters that produce the unit's output.
         target: whether updates or gradients are scaled.
         embedding: importance I in [0, 1] of every token, fp32 [vocabulary]. It masks the token's row of the embeddings,
             which is also a row of the LM head if both share a matrix. None does not mask embeddings.
+
+    Returns:
+        The masks, keyed by parameter name.
+
+    Raises:
+        ModelError: the model's number of embeddings differs from the length of `embedding`.
     """
-
-    def __init__(self, importance: Values, target: Target = "update", embedding: Tensor | None = None) -> None:
-        super().__init__()
-        self._importance = importance
-        self._target = target
-        self._embedding = embedding
-        self._masks: dict[str, Mask] = {}
-
-    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Masks the model's parameters. Parameters whose importance is 0 everywhere get no mask.
-
-        Raises:
-            ModelError: the model's number of embeddings differs from the length of `embedding`.
-        """
-        importance = {**by_parameter(model, self._importance), **self._rows(model)}
-        self._masks = mask_all(model, importance, self._target)
-        return model
-
-    def _rows(self, model: nn.Module) -> dict[str, Tensor]:
-        """Returns the importance of each row of the embeddings, [vocabulary, 1], keyed by the parameter's name."""
-        if self._embedding is None:
-            return {}
+    by_name = by_parameter(model, importance)
+    if embedding is not None:
         table = model.get_input_embeddings().weight  # type: ignore[operator]
-        if len(table) != len(self._embedding):
+        if len(table) != len(embedding):
             raise ModelError(
-                f"importance was measured for {len(self._embedding):,} tokens, but the model has embeddings for "
+                f"importance was measured for {len(embedding):,} tokens, but the model has embeddings for "
                 f"{len(table):,}",
                 "measure importance again on this model, or set das.embeddings to free",
             )
         (name,) = (name for name, parameter in model.named_parameters() if parameter is table)
-        return {name: self._embedding[:, None]}
-
-    def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Replaces the trained parameters V with the weights W, which the masked model uses in its computations."""
-        return computed_with(state, self._masks)
+        by_name[name] = embedding[:, None]
+    return mask_all(model, by_name, target)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from adapt.method.das.contrast import Contrast
-    from adapt.method.das.importance import SoftMask
+    from adapt.model.masked_updates import Mask
     from adapt.model.size import ModelSize
     from adapt.objective.objective import Corrupted, Objective
     from adapt.runner import Finished, Stage
@@ -124,16 +124,13 @@ class Das(Method):
     def __init__(self, options: DasOptions) -> None:
         super().__init__(options)
         self.options: DasOptions = options
-        self._mask: SoftMask | None = None
+        self._masks: dict[str, Mask] = {}  # keyed by parameter name
         self._contrast: Contrast | None = None
         self._setting = Setting()
         self.exports_trained = options.share == 1
         self._plasticity = 1.0
-        self._total: Tensor | None = None  # summed contrast since the last report, on the model's device
-        self._documents = 0  # number of documents over which `_total` is summed
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options that training uses. The other options only affect the key of stage `importance`."""
         das = self.options
         counts = {"economy_fraction": das.contrast_cost == "economy", "contrast_text": das.contrast_text != "all"}
         contrast = [name for name in CONTRAST if counts.get(name, True)]
@@ -143,13 +140,6 @@ class Das(Method):
         return {name: getattr(das, name) for name in used}
 
     def check(self, config: Config, model: Path) -> None:
-        """Checks that the model type is supported, that text is not streamed, and that options are consistent.
-
-        Raises:
-            ConfigError: the corpus is streamed, `das.importance` cannot measure the embeddings as configured, or the
-                contrast is restricted to general text but no general text is replayed.
-            ModelError: the model type is not supported.
-        """
         if not self._measures:
             return
         check_units(model)
@@ -166,16 +156,12 @@ class Das(Method):
             _check_replayed(config.mixture)
 
     def before(self, first: Domain) -> Mapping[str, Stage[Any]]:
-        """Returns the stage that measures which units matter for the general knowledge of the first model.
-
-        The stage runs on the text of the first domain.
-        """
+        """The stage runs on the text of the first domain."""
         if not self._measures or self.options.general_importance == "none":
             return {}
         return {IMPORTANCE: self._measured("general", first, None)}
 
     def after_domain(self, learnt: Domain) -> Mapping[str, Stage[Any]]:
-        """Returns the stage that measures importance for the learnt domain and merges it with earlier importance."""
         if not self._measures:
             return {}
         return {IMPORTANCE: self._measured("domain", learnt, learnt.past.get(IMPORTANCE))}
@@ -189,11 +175,7 @@ class Das(Method):
         return self.options.soft_mask != "none" or self.options.contrast_weight > 0
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
-        """Returns the extra passes for the contrast. With several micro-batches, trained views are computed twice.
-
-        With `contrast_text: general`, the result is an upper bound: it assumes passes with general text only, because
-        the share of general text is not known here.
-        """
+        """Returns an upper bound with `contrast_text: general`, because the share of general text is not known here."""
         das = self.options
         if not das.contrast_weight:
             return Added()
@@ -203,7 +185,7 @@ class Das(Method):
         return Added(trained, seen + (1 + trained) * (passes > 1))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of gated outputs and starting weights. Masks need all starting weights on every rank."""
+        """Masks need all starting weights on every rank."""
         das = self.options
         layers = 4.0 * (das.soft_mask == "update") * size.layer_parameters
         rows = 4.0 * (das.soft_mask == "update" and das.embeddings != "free") * size.head_parameters
@@ -211,7 +193,6 @@ class Das(Method):
         return AddedMemory(layers + rows, layers, is_gated * (size.heads + size.inner + size.hidden))
 
     def notes(self, measured: Mapping[int, Mapping[str, Finished[Any]]]) -> Notes:
-        """Returns a table of each layer's plasticity (mean of 1 - importance), and warnings about low plasticity."""
         results = {n: stages[IMPORTANCE].result for n, stages in sorted(measured.items()) if IMPORTANCE in stages}
         left = {after: plasticity_under(self.options, result.plasticity) for after, result in results.items()}
         left = {after: layers for after, layers in left.items() if layers}
@@ -224,13 +205,7 @@ class Das(Method):
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Masks the model by importance and prepares the contrast.
 
-        Args:
-            model: the model, before it is compiled and wrapped.
-            setting: the training's setting. If its `past` has no folder of stage `importance`, nothing is masked, and
-                the contrast has no view of earlier knowledge.
-
-        Raises:
-            ModelError: the importance was measured on another model, or the model has no dropout to make views differ.
+        Without a folder of stage `importance`, nothing is masked, and the contrast has no view of earlier knowledge.
         """
         from adapt.method.das import contrast, importance  # imported here, because they load torch
 
@@ -239,8 +214,7 @@ class Das(Method):
         known = importance.load_importance(folder, model) if folder else None
         if known and das.soft_mask != "none":
             masked = importance.with_floor(known.units, das.plasticity_floor)
-            self._mask = importance.SoftMask(masked, das.soft_mask, embedding=known.embedding)
-            self._mask.prepare_model(model, setting)
+            self._masks = importance.soft_mask(model, masked, das.soft_mask, known.embedding)
             self._plasticity = importance.mean_plasticity(masked)
         if das.contrast_weight:
             units = known.units if known else None
@@ -250,36 +224,25 @@ class Das(Method):
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yields, for each micro-batch, the objective's loss and a term for `contrast_weight` times the mean contrast.
-
-        The contrast is averaged over the compared documents of the global batch.
-        """
+        """Adds `contrast_weight` times the contrast, averaged over the compared documents of the global batch."""
         if self._contrast is None:
             yield from super().losses(model, parts, objective, step, predictions)
             return
         for loss, added, contrasts in self._contrast.losses(model, parts):
-            total = contrasts.sum().double()
-            self._total = total if self._total is None else self._total + total
-            self._documents += len(contrasts)
+            self._contrast.mean.add(contrasts.sum().double(), len(contrasts))
             yield loss, added
 
     def report(self) -> dict[str, float]:
-        """Returns the mean contrast [nats] per document since the last report, and the mean of 1 - importance.
-
-        All ranks call this.
-        """
+        """Returns the mean contrast [nats] per document, and the mean of 1 - importance."""
         report = {"plasticity": self._plasticity}
         if self._contrast:
-            report["contrast"] = self._contrast.mean_of_all(self._total, self._documents)
-            self._total, self._documents = None, 0
+            report["contrast"] = self._contrast.mean.take()
         return report
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the masked model's weights, averaged with the weights before this domain.
+        from adapt.model.masked_updates import computed_with  # imported here, because it loads torch
 
-        `das.share` is the share of the masked model's weights.
-        """
-        state, share = self._mask.merge(state) if self._mask else state, self.options.share
+        state, share = computed_with(state, self._masks), self.options.share
         if share == 1 or not state:
             return state
         return between(weights_of_model(self._setting, self._setting.anchor), state, share)

@@ -6,7 +6,7 @@ Ray tasks measure batches of rows on the cluster's devices, and the stage adds u
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -73,7 +73,6 @@ class MeasureImportance(Stage[ImportanceMeasured]):
     """Whether importance is measured for `general` knowledge (`das.general_importance`) or for the texts' `domain`."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the entries of the stage's key that determine the importance: criterion, sample, normalization."""
         config, das = self.config, self.options
         sample = {
             "sequences": das.importance_sequences,
@@ -102,11 +101,9 @@ class MeasureImportance(Stage[ImportanceMeasured]):
         }
 
     def needs(self) -> Mapping[str, float]:
-        """Returns the resources that the stage requests, which are those of all workers."""
         return needs_as_training(self.config)
 
     def run(self, folder: Path, done: Done) -> Outcome[ImportanceMeasured]:
-        """Measures importance on the cluster's devices."""
         from adapt.method.das.unit_sizes import measure_importance
 
         config, das = self.config, self.options
@@ -119,7 +116,7 @@ class MeasureImportance(Stage[ImportanceMeasured]):
         previous = str(done[self.previous].path) if self.previous else None
         texts = tuple(str(done[text].path) for text in self.texts)
         measuring = Measuring(config, das, self.start.made(done), texts, previous, self.about)
-        result = ImportanceMeasured(**measure_importance(measuring, folder), embeddings_share=share)
+        result = replace(measure_importance(measuring, folder), embeddings_share=share)
         left = plasticity_under(das, result.plasticity)
         for kind, layers in left.items():
             by_layer = " ".join(f"{plasticity:.2f}" for plasticity in layers)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from adapt.config import Config
@@ -26,10 +25,10 @@ from adapt.method.das.importance import (
     random_sizes,
     save_importance,
 )
-from adapt.method.das.stage import Measuring
+from adapt.method.das.stage import ImportanceMeasured, Measuring
 from adapt.method.measurement import ImportedFunction
 from adapt.method.row_sums import batches_at, model_on, sampled_rows
-from adapt.model.layers import Gates, Kind
+from adapt.model.layers import Gates
 from adapt.model.load import load_model, model_class
 from adapt.model.locate import Pretrained
 from adapt.model.safeguards import quiet
@@ -42,46 +41,29 @@ PASS_TOKENS = 4_096
 """Number of tokens per pass if `training.micro_batch` is `auto`. A pass of this size keeps a device busy."""
 
 
-def measure_importance(measuring: Measuring, folder: Path) -> dict[str, Any]:
+def measure_importance(measuring: Measuring, folder: Path) -> ImportanceMeasured:
     """Measures importance on the connected cluster, and writes `importance.safetensors` into `folder`.
 
     Does not apply `das.plasticity_floor`, because otherwise each merge with later importance would scale the earlier
     importance down again. Each training run applies the floor when it loads the file.
-
-    Returns:
-        The fields of `ImportanceMeasured`.
-
-    Raises:
-        DataError: the corpus is empty.
-        ModelError: the model type is not supported, the earlier importance belongs to another model, or the model has
-            no dropout that makes two passes differ.
-        TrainingError: gradients are not finite.
     """
     das, rows, model = measuring.options, rows_to_measure(measuring), _skeleton(measuring.pretrained)
     previous = load_importance(Path(measuring.previous), model) if measuring.previous else None
-    units, tokens, figures = _measured(measuring, rows) if len(rows) else _without_text(measuring, model)
-    own, own_tokens = normalize(units, das.normalize), normalize_tokens(tokens) if tokens is not None else None
+    sums, seconds = gradients_on_cluster(measuring, rows) if len(rows) else (_without_text(measuring, model), 0.0)
+    own = normalize(sums.means, das.normalize)
+    own_tokens = normalize_tokens(sums.tokens) if sums.tokens is not None else None
     known, known_tokens = (previous.units, previous.embedding) if previous else (None, None)
     together = accumulate(known, own) if known else own
     save_importance(
         Importance(together, joined_importance(known_tokens, own_tokens), torch.from_numpy(rows)), model, folder
     )
     left = plasticity(together)
-    return {
-        "rows": len(rows),
-        **figures,
-        "plasticity": left,
-        "plasticity_own": plasticity(own),
-        "least_plasticity": min(min(layers) for layers in left.values()),
-    }
+    least = min(min(layers) for layers in left.values())
+    return ImportanceMeasured(len(rows), sums.groups, sums.text, seconds, left, plasticity(own), least)
 
 
 def rows_to_measure(measuring: Measuring) -> np.ndarray:
-    """Returns the numbers of the rows to measure on, int64. The array is empty if the criterion needs no text.
-
-    Raises:
-        DataError: there is no text.
-    """
+    """Returns the numbers of the rows to measure on, int64. The array is empty if the criterion needs no text."""
     das, config = measuring.options, measuring.config
     is_random = measuring.about == "general" and das.general_importance == "random"
     if is_random or das.importance == "magnitude":
@@ -98,26 +80,12 @@ def _skeleton(pretrained: Pretrained) -> PreTrainedModel:
     return model
 
 
-def _without_text(measuring: Measuring, model: Any) -> tuple[dict[Kind, Tensor], Tensor | None, dict[str, Any]]:
-    """Measures units like `_measured`, for criteria that need no text. The importance of tokens is None.
-
-    The value of a unit is a random number if general knowledge is measured by `general_importance: random`. Otherwise
-    it is the norm of the unit's weights.
-    """
-    figures = {"groups": 0, "tokens": 0, "device_seconds": 0.0}
+def _without_text(measuring: Measuring, model: Any) -> Sums:
+    """Returns the sizes of units for criteria that need no text: random numbers, or norms of the units' weights."""
     if measuring.about == "general" and measuring.options.general_importance == "random":
-        return random_sizes(model, measuring.config.seed), None, figures
+        return Sums(random_sizes(model, measuring.config.seed), None, 0, 0)
     pretrained, causal = measuring.pretrained, measuring.config.objective.kind == "causal"
-    return magnitudes(load_model(pretrained.model, causal, pretrained.trust_remote_code)), None, figures
-
-
-def _measured(measuring: Measuring, rows: np.ndarray) -> tuple[dict[Kind, Tensor], Tensor | None, dict[str, Any]]:
-    """Returns the mean gradient size of each unit, a value per token, and fields of the record `ImportanceMeasured`.
-
-    The value of a token is the size of its gradient, or its count. It is None if tokens are not measured.
-    """
-    sums, seconds = gradients_on_cluster(measuring, rows)
-    return sums.means, sums.tokens, {"groups": sums.groups, "tokens": sums.text, "device_seconds": seconds}
+    return Sums(magnitudes(load_model(pretrained.model, causal, pretrained.trust_remote_code)), None, 0, 0)
 
 
 def gradients_on_cluster(measuring: Measuring, rows: np.ndarray) -> tuple[Sums, float]:

@@ -57,46 +57,33 @@ class Derpp(Method):
     """Stores the reservoir and replays its rows. `prepare_model` sets this object. All ranks store the same rows."""
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Loads the reservoir of the earlier domains and prepares its replay. Returns the model unchanged.
-
-        Raises:
-            ModelError: the head of the model does not end in a linear layer.
-        """
         from adapt.method.derpp.reservoir import Rehearsal
 
         self.rehearsal = Rehearsal(self.options, setting, model, self.scores_in_blocks)
         return model
 
     def begin(self, engine: TrainingEngine) -> None:
-        """Starts to collect rows in the reservoir."""
         self.rehearsal.fills = True
 
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yields the losses of one pass per micro-batch. Each pass includes its share of the replayed rows."""
         return self.rehearsal.losses(model, parts, step)
 
     def report(self) -> dict[str, float]:
-        """Returns the number of rows in the reservoir."""
         return {"kept_rows": float(len(self.rehearsal.reservoir.rows))}
 
     def state(self) -> dict[str, Any]:
-        """Returns the tensors of the reservoir, for checkpoints."""
         return self.rehearsal.reservoir.tensors()
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restores the reservoir from a checkpoint."""
         self.rehearsal.load(state)
 
     def carry(self, folder: Path) -> None:
-        """Saves the reservoir for the next domain."""
         self.rehearsal.save(folder)
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
-        """Returns the extra work of the replayed rows, which pass through the model with the step's own rows."""
         return Added(trained=self.options.fraction)
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of the reservoir."""
         return AddedMemory(held=float(self.options.buffer_mib * 2**20))

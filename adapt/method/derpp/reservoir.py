@@ -142,9 +142,6 @@ class Rehearsal:
         setting: the training's setting. The reservoir in `carried`, if any, is loaded.
         model: the model that will be trained.
         fix: advice to the user in the error about an unsuitable model.
-
-    Raises:
-        ModelError: the head of the model does not end in a linear layer.
     """
 
     def __init__(self, options: DerppOptions, setting: Setting, model: nn.Module, fix: str) -> None:

@@ -5,12 +5,10 @@ head stays the same. Heads that share a key and a value are added together, as a
 before each document of a domain. `adapt.method.elle.grown_model` computes the larger model's weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from adapt.config import Config
 from adapt.method.domain_parameters import NAMED, check_room
@@ -30,7 +28,7 @@ class Growth:
     heads: int = 0
 
     @classmethod
-    def before(cls, domain: int, layers: Sequence[int], heads: Sequence[int]) -> Growth:
+    def before(cls, domain: int, layers: Sequence[int], heads: Sequence[int]) -> Self:
         """Returns the growth before the domain with this number (the first domain has number 1)."""
         return cls(*(each[domain - 1] if domain <= len(each) else 0 for each in (layers, heads)))
 
@@ -43,14 +41,13 @@ class Growth:
         return [(layer, new) for layer in range(layers) for new in ((False, True) if layer in copied else (False,))]
 
     def resize(self, config: Any) -> None:
-        """Writes the larger dimensions into a transformers config."""
-        layers, heads = (int(_get(config, name)) for name in ("layers", "heads"))
+        """Writes the larger dimensions into a transformers config, which maps common names to the architecture's."""
+        layers, heads = config.num_hidden_layers, config.num_attention_heads
         wide = {name: width * (heads + self.heads) / heads for name, width in _widths(config).items()}
         grow_layer_lists(config, [source for source, _ in self.layer_sources(layers)])
         for name, width in wide.items():
             setattr(config, name, round(width))
-        _set(config, "layers", layers + self.layers)
-        _set(config, "heads", heads + self.heads)
+        config.num_hidden_layers, config.num_attention_heads = layers + self.layers, heads + self.heads
 
     def resized(self, size: ModelSize) -> ModelSize:
         """Returns the dimensions of the larger model, with approximate numbers of parameters."""
@@ -121,22 +118,10 @@ def check_growths(model: Path, growths: Sequence[Growth]) -> None:
 
 def _widths(config: Any) -> dict[str, int]:
     """Returns the dimensions that grow with the heads, keyed by their names in the config."""
-    names = ["num_key_value_heads", _name(config, "hidden"), _name(config, "inner")]
-    if getattr(config, "embedding_size", None) == _get(config, "hidden"):  # ELECTRA with embeddings as wide as states
+    names = ["num_key_value_heads", "hidden_size", *(name for name in ALIASES["inner"] if name in config.to_dict())]
+    if getattr(config, "embedding_size", None) == config.hidden_size:  # ELECTRA with embeddings as wide as states
         names.append("embedding_size")
-    return {name: getattr(config, name) for name in names if name and getattr(config, name, None) is not None}
-
-
-def _name(config: Any, dimension: str) -> str | None:
-    return next((name for name in ALIASES[dimension] if name in config.to_dict()), None)
-
-
-def _get(config: Any, dimension: str) -> Any:
-    return getattr(config, str(_name(config, dimension)))
-
-
-def _set(config: Any, dimension: str, value: int) -> None:
-    setattr(config, str(_name(config, dimension)), value)
+    return {name: getattr(config, name) for name in names if getattr(config, name, None) is not None}
 
 
 FIELD = "elle.prompt_length"

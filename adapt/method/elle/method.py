@@ -77,19 +77,13 @@ class Elle(Method):
         self._past: PastText | None = None
 
     def check(self, config: Config, model: Path) -> None:
-        """Checks that the model can grow as configured.
-
-        Raises:
-            ConfigError: the model does not support the configured growth.
-            ModelError: the model type is not supported, or the model has added parameters other than prompts.
-        """
         check_units(model)
         check_prompts(config, model, self.options.prompt_length)
         domains = max(len(self.options.layers), len(self.options.heads))
         check_growths(model, [self._growth(number) for number in range(1, domains + 1)])
 
     def after_domain(self, learnt: Domain) -> Mapping[str, Stage[Any]]:
-        """Returns the stages that prepared the domain's text, because later training runs replay this text."""
+        """Returns the domain's prepared text, because later training runs replay it."""
         known = sum(name.startswith(TEXT) for name in learnt.past)
         return {f"{TEXT}{number}": text for number, text in enumerate(learnt.texts, start=known + 1)}
 
@@ -97,17 +91,11 @@ class Elle(Method):
         return Growth.before(number or 1, self.options.layers, self.options.heads)
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
-        """Returns the model's dimensions after it has grown before each of these training runs."""
         for number in trainings:
             size = self._growth(number).resized(size)
         return size
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Returns the grown model with the domain's prompt.
-
-        Raises:
-            DataError: an earlier domain has no text.
-        """
         from adapt.method.elle import grown_model, past_text  # imported here, because they load torch
 
         self._setting, options = setting, self.options
@@ -125,13 +113,11 @@ class Elle(Method):
         return model
 
     def resize(self, config: Any) -> None:
-        """Writes the grown dimensions and the prompts into the model's config."""
         self._growth(self._setting.number).resize(config)
         if self._names:
             enter_sets(config, PROMPTS, self._names, {"length": self.options.prompt_length})
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
-        """Returns the extra work of the prompts, which pass through the layers with every document."""
         return Added(per_document=self.options.prompt_length)
 
     def begin(self, engine: TrainingEngine) -> None:
@@ -142,7 +128,6 @@ class Elle(Method):
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yields the losses of a step on rows of the domain. Some steps use rows of an earlier domain instead."""
         if not (self._past and self._replays(step)):
             yield from super().losses(model, parts, objective, step, predictions)
         else:
@@ -161,14 +146,11 @@ class Elle(Method):
             self._past.note_step()
 
     def report(self) -> dict[str, float]:
-        """Returns the number of steps that replayed text of earlier domains since the last report."""
         return {"replayed_steps": float(self._past.steps_since() if self._past else 0)}
 
     def state(self) -> dict[str, Any]:
-        """Returns the recent losses of earlier domains, which determine how often each domain is drawn."""
         return {"losses": self._past.losses} if self._past else {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restores the recent losses of earlier domains from a checkpoint."""
         if self._past and state:
             self._past.losses = dict(state["losses"])

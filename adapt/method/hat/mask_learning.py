@@ -62,7 +62,6 @@ class MaskLearning:
         self._own: dict[str, Tensor] = {}  # the part of `_free` for the mask embeddings on this rank
 
     def begin(self, engine: TrainingEngine) -> None:
-        """Copies this rank's parts of `_free`, which the gradients of the sparsity term need."""
         for part in engine.parts():
             if (free := self._free.get(part.name)) is not None:
                 self._own[part.name] = part.of(free).to(part.value, copy=True)
@@ -87,11 +86,9 @@ class MaskLearning:
         return compensated(gradient, part.value, self._steepness, self._steepest)
 
     def report(self) -> dict[str, float]:
-        """Returns the mean of 1 - use over all units, which is the share of units that no other domain uses."""
         return {"free_units": self._total / max(self._units, 1)}
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the masked layers' effective weights. Weights that other domains fully use are unchanged."""
         return computed_with(state, self._blocked)
 
 

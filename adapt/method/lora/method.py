@@ -91,7 +91,7 @@ class Lora(Method):
             self.zero_stages = (0, 1, 2)
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options in the training stage's key. Adds peft's version, as peft initializes the adapters."""
+        """Returns the options in the key, with peft's version, because peft initializes the adapters."""
         settings = super().settings()
         variant = settings.pop("kind")  # renamed, because key entry `kind` is the method's name
         del settings["moment_sequences"]  # it only affects the stage that measures moments
@@ -101,13 +101,6 @@ class Lora(Method):
         return {**settings, **({"variant": variant} if variant != "lora" else {}), **deciding("peft")}
 
     def check(self, config: Config, model: Path) -> None:
-        """Checks that the model type is supported, that the rank is not too large, and that options are consistent.
-
-        Raises:
-            ConfigError: the rank is too large, `lora.kind` does not support `lora.intruders` below 1, or `lora.kind` is
-                `corda` and the corpus is streamed.
-            ModelError: the model type is not supported. The error lists the supported types.
-        """
         check_units(model)
         if self.options.intruders < 1 and self.options.kind not in WHOLE_BASES:
             raise ConfigError(
@@ -121,14 +114,10 @@ class Lora(Method):
             check_rank(self.options, min(size.hidden, size.attention))
 
     def before(self, first: Domain) -> Mapping[str, Stage[Any]]:
-        """Returns, for `corda`, the stage that measures the inputs of the first model's layers.
-
-        The stage uses the replayed general text, or the domain's text if no general text is replayed.
-        """
+        """`corda` measures inputs on the replayed general text, or on the domain's text without such text."""
         return self._measured(first, (first.general,) if first.general else first.texts)
 
     def after_domain(self, learnt: Domain) -> Mapping[str, Stage[Any]]:
-        """Returns, for `corda`, the stage that measures layer inputs on the learnt domain and averages over domains."""
         return self._measured(learnt, learnt.texts)
 
     def _measured(self, domain: Domain, texts: tuple[Stage[Any], ...]) -> Mapping[str, Stage[Any]]:
@@ -138,11 +127,7 @@ class Lora(Method):
         return {MOMENTS: MeasureMoments(config.name, config, wanted, domain.start, texts, previous)}
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
-        """Freezes the model and adds random adapters, which depend on the run's seed and do not change the outputs.
-
-        Raises:
-            ConfigError, ModelError: `lora.kind` does not support the model.
-        """
+        """Freezes the model and adds random adapters, which do not change the outputs yet."""
         from adapt.method.lora.variants import add_low_rank
 
         number = setting.seed + (setting.number or 0)
@@ -151,17 +136,14 @@ class Lora(Method):
         return model
 
     def merge(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Merges the adapters into the weights W."""
         from adapt.method.lora.variants import merged_state
 
         return merged_state(state, self.options.scale, self._transposed, self.options.intruders)
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
-        """Returns the model's dimensions with the matrices of the adapters."""
         return size.with_matrices(self._elements(size))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Returns the memory of the adapters, and the share of the parameters that is trained."""
         added = self._elements(size)
         held = {"osf": 2.0}.get(self.options.kind, 1.0)  # osf also keeps the initial directions
         trained = {"mica": 0.5}.get(self.options.kind, 1.0)
@@ -195,15 +177,12 @@ class MeasureMoments(Stage[Summed]):
     """The stage with the mean second moments of the layers' inputs on earlier domains. None for the first domain."""
 
     def what(self) -> Mapping[str, Any]:
-        """Returns the entries of the stage's key that determine the moments: sample, masking of its rows, and model."""
         return what_of_sums(self.config, self.start, self.sequences)
 
     def needs(self) -> Mapping[str, float]:
-        """Returns the resources that the stage requests, which are those of all workers."""
         return needs_as_training(self.config)
 
     def run(self, folder: Path, done: Done) -> Outcome[Summed]:
-        """Measures the moments on the cluster's devices."""
         start, texts = self.start.made(done), tuple(str(done[text].path) for text in self.texts)
         moments = ImportedFunction("adapt.method.lora.variants:second_moments")
         summing = Summing(self.config, start, texts, str(folder), self.sequences, "second moments", moments)

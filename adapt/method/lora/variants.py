@@ -1,18 +1,12 @@
 """Configures peft for the variants of LoRA, merges trained adapters, and finds intruder dimensions.
 
-peft initializes the adapters and runs them in training. Merging turns each layer with an adapter into an ordinary
-layer. Its weight is W + s B A, where s is the option `scale`. DoRA also scales each row of this weight to a trained
-norm. OSF instead replaces the smallest singular directions of W with trained directions.
+Merging turns each layer with an adapter into an ordinary layer with the weight W + s B A, where s is the option
+`scale`. DoRA also scales each row of this weight to a trained norm. OSF instead replaces the smallest singular
+directions of W with trained directions.
 
-CorDA (Yang et al. 2024, arXiv 2406.05223, section 3) protects the knowledge that a model needs for a chosen text. C is
-the mean of x x^T over the text's tokens, where x is the input of a layer with weight W. The singular value
-decomposition of W C is U S V^T, so W = U S (V^T C^-1). The terms of this product with the smallest singular values S
-matter least for that text. They become the adapter B A and are trained. The rest of W is frozen.
-
-A weight with a low condition number stretches all directions about equally. It is little specialised, so an adapter
-there should do little harm (KappaTune, arXiv 2506.16289). Training with low-rank adapters leaves intruder dimensions,
-which are large singular directions that resemble no direction of the earlier weight. Scaling them down restores a part
-of what was forgotten (arXiv 2410.21228).
+CorDA (arXiv 2406.05223, section 3) protects the knowledge that a model needs for a chosen text. C is the mean of x x^T
+over the text's tokens, where x is the input of a layer with weight W. From the singular value decomposition W C = U S
+V^T follows W = U S (V^T C^-1). The terms with the smallest S become the adapter, and the rest of W is frozen.
 """
 
 import re
@@ -66,7 +60,7 @@ def add_low_rank(model: Any, options: LoraOptions, seed: int, moments: Path | No
         ConfigError, ModelError: this variant of LoRA cannot train the model.
     """
     layers = layers_of(model)
-    parts = [f"{layer.name}.{part}" for layer in layers for part in parts_with_units(layer.pattern)]
+    parts = list(dict.fromkeys(name for layer in layers for _, names in _readers(layer) for name in names))
     weights: dict[str, Any] = {name: model.get_submodule(name).weight for name in parts}
     names = best_conditioned(weights, options.layers)
     smallest = {name: min(weights[name].shape) for name in names}
@@ -85,12 +79,6 @@ def add_low_rank(model: Any, options: LoraOptions, seed: int, moments: Path | No
         torch.manual_seed(seed)
         inject_adapter_in_model(peft_config(options, names, smallest, transposed), model)
     return transposed
-
-
-def parts_with_units(pattern: Any) -> list[str]:
-    """Returns the names of a layer's linear parts. A fused part (such as queries, keys and values) occurs once."""
-    parts = (pattern.query, pattern.key, pattern.value, pattern.attention_out, *pattern.inner, pattern.outer)
-    return list(dict.fromkeys(parts))
 
 
 def peft_config(options: LoraOptions, names: Sequence[str], smallest: Mapping[str, int], transposed: bool) -> Any:
@@ -294,10 +282,6 @@ def note_directions(model: Any, names: Sequence[str], file: Path, rank: int, tra
         file: file with the means of `second_moments`.
         rank: rank of the adapters.
         transposed: whether weights are [inputs, outputs].
-
-    Raises:
-        StageError: the file is missing or broken.
-        ModelError: the moments were measured on another model.
     """
     firsts = shared_inputs(model)
     check_sums(file, _shapes(model, firsts), "second moments")

@@ -18,7 +18,6 @@ from adapt.method.base import Setting
 from adapt.method.das.importance import (
     IMPORTANCE_FILE,
     Importance,
-    SoftMask,
     accumulate,
     joined_importance,
     load_importance,
@@ -33,6 +32,7 @@ from adapt.model.layers import KINDS, Kind, Values, by_parameter, ones
 from adapt.model.masked_updates import Mask, Target, in_use
 from adapt.model.sparse_prediction import loss_at
 from adapt.support.errors import ModelError, StageError
+from tests.method.das.soft_mask import SoftMask
 from tests.model.families import BERT, FAMILIES, VOCABULARY, ready
 from tests.model.test_layers import PACKED, TOKENS, states
 

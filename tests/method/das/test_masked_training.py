@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from adapt.config import TrainingConfig
 from adapt.method.base import Method, Setting
-from adapt.method.das.importance import SoftMask
 from adapt.model.layers import ones
 from adapt.model.masked_updates import Target
 from adapt.objective.objective import Batch
 from adapt.train.engine import Engine
 from adapt.train.loop import Loop
 from adapt.train.model_options import apply_options
+from tests.method.das.soft_mask import SoftMask
 from tests.method.das.test_importance import keep_of, masked, moved
 from tests.train.toy import GLOBAL_BATCH, VOCABULARY, Case, Objective, columns, feed, model, rate, settings
 

@@ -153,10 +153,10 @@ def test_the_stage_equals_a_computation_from_its_rows(
         torch.testing.assert_close(found.units[kind], expected[kind], atol=1e-5, rtol=1e-4)
     assert sums.tokens is not None
     assert torch.equal(found.embedding, normalize_tokens(sums.tokens))  # type: ignore[arg-type]
-    assert metrics["tokens"] == int(lengths[found.sample].sum())
+    assert metrics.tokens == int(lengths[found.sample].sum())
     for kind in KINDS:
-        assert metrics["plasticity"][kind] == pytest.approx((1 - found.units[kind]).mean(1).tolist(), abs=1e-6)
-    assert metrics["least_plasticity"] == min(min(each) for each in metrics["plasticity"].values())
+        assert metrics.plasticity[kind] == pytest.approx((1 - found.units[kind]).mean(1).tolist(), abs=1e-6)
+    assert metrics.least_plasticity == min(min(each) for each in metrics.plasticity.values())
 
 
 def tokens(shard: Path) -> Tensor:
@@ -174,7 +174,7 @@ def test_new_importance_is_merged_with_the_earlier(
     before, alone, together = tmp_path / "before", tmp_path / "alone", tmp_path / "together"
     general = config(general_importance="random", embeddings="frequency")
     first = measure_importance(measuring(general, tiny_bert, corpus, "general"), before)
-    assert (first["rows"], first["tokens"], first["device_seconds"]) == (0, 0, 0.0)
+    assert (first.rows, first.tokens, first.device_seconds) == (0, 0, 0.0)
     expected = normalize(random_sizes(load_model(tiny_bert), 3), "paper")
     assert torch.equal(loaded(before, tiny_bert).units["inner"], expected["inner"])
 
@@ -186,8 +186,8 @@ def test_new_importance_is_merged_with_the_earlier(
         assert torch.equal(found.units[kind], torch.maximum(old.units[kind], new.units[kind]))
     assert old.embedding is None  # general importance does not cover tokens
     assert torch.equal(found.embedding, new.embedding)  # type: ignore[arg-type]
-    assert both["plasticity_own"] == own["plasticity"] == own["plasticity_own"]
-    assert max(both["plasticity"]["inner"]) < min(own["plasticity"]["inner"])
+    assert both.plasticity_own == own.plasticity == own.plasticity_own
+    assert max(both.plasticity["inner"]) < min(own.plasticity["inner"])
 
 
 def test_layers_that_hardly_learn_cause_warnings() -> None:
@@ -290,7 +290,7 @@ def test_batches_have_about_equal_sizes(tiny_bert: Path, corpus: Path, tmp_path:
     A last batch of one row would have large gradients and count as much as the batch of eight.
     """
     job = config(importance_sequences=9, importance_batch=8)
-    assert measure_importance(measuring(job, tiny_bert, corpus), tmp_path)["groups"] == 2
+    assert measure_importance(measuring(job, tiny_bert, corpus), tmp_path).groups == 2
     rows = rows_to_measure(measuring(job, tiny_bert, corpus))
     halves = [
         sizes_of_share(measuring(job, tiny_bert, corpus), CPU, "fp32", [(0, half)]) for half in (rows[:5], rows[5:])

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from adapt.config import Config, MethodConfig, ObjectiveConfig, ResourcesConfig, TrainingConfig
-from adapt.method.base import AddedMemory, Method, Setting
+from adapt.method.base import AddedMemory, Method
 from adapt.method.collectives import without_others
 from adapt.method.das.contrast import Contrast
-from adapt.method.das.importance import SoftMask
+from adapt.method.das.importance import soft_mask
 from adapt.method.das.method import Das, DasOptions
 from adapt.model.additions.exbert import add_exbert
 from adapt.model.layers import Gates, ones
@@ -318,7 +318,7 @@ def with_masks(name: str, embeddings: bool) -> tuple[torch.nn.Module, int]:
     keep_documents_apart(model)
     importance = {kind: 0.5 * each for kind, each in ones(model).items()}
     rows = torch.full((VOCABULARY,), 0.5) if embeddings else None
-    SoftMask(importance, embedding=rows).prepare_model(model, Setting())
+    soft_mask(model, importance, embedding=rows)
     buffers = {buffer.data_ptr(): buffer.nbytes for key, buffer in model.named_buffers() if "_mask." in key}
     return model.train(), sum(buffers.values())
 
