@@ -5,10 +5,11 @@ Biometrika 70) chooses the level of each look so that, if there is no difference
 result at any look is .05. Testing every look at .05 would find a difference in 14% of studies with five looks
 (Armitage, McPherson and Rowe 1969).
 
-The levels are exact for known variances. With looks at 4, 5 and so on to 12 pairs of seeds, `pocock` would be wrong in
-5.8% of studies. So `seed_levels` multiplies the levels by a factor, at most 1, with which simulated t-tests of pairs
-are wrong in 5% of studies. Unpaired tests have more degrees of freedom, so they are wrong less often. The test examples
-are the same at all looks, so results of different looks are more similar than the levels assume, and errors are rarer.
+The levels are exact for known variances (Jennison and Turnbull 2000, section 4.4). With looks at 4, 5 and so on to 12
+pairs of seeds, `pocock` would be wrong in 5.8% of studies. So `seed_levels` multiplies the levels by a factor, at most
+1, with which simulated t-tests of pairs are wrong in 5% of studies. Unpaired tests have more degrees of freedom, so
+they are wrong less often. The test examples are the same at all looks, so results of different looks are more similar
+than the levels assume, and errors are rarer.
 
 In 95% of studies, the repeated intervals of all looks contain the true difference. Intervals are not corrected for the
 number of recipes. A comparison that has ended is not tested again.

@@ -1,10 +1,13 @@
 """Measures the importance of units by gradients at their gates, or by pruning criteria on their weights.
 
 Criterion `gate` is the mean absolute gradient of the loss at a unit's gate (arXiv 2302.03241, section 4.1). A gate
-is a factor of 1 on a unit's output, and is never trained. The other criteria (docs/science/equations.md, section "DAS")
-use the weights that belong to a unit (`adapt.model.layers.by_parameter`). The rows are split into groups: each group is
-one row or one batch. The gradient of each group's mean loss is computed separately, so that gradients of different
-groups do not cancel out.
+is a factor of 1 on a unit's output, and is never trained. The rows are split into groups: each group is one row or one
+batch. The gradient of each group's mean loss is computed separately, so that gradients of different groups do not
+cancel out.
+
+The other criteria (docs/science/equations.md, section "DAS") use the weights that belong to a unit
+(`adapt.model.layers.by_parameter`): `magnitude` (arXiv 1506.02626) needs no text, and `taylor` (arXiv 1906.10771) is
+the first-order change of the loss if all weights of the unit were 0.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
