@@ -8,12 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adapt.model.architecture import TEMPLATES
-from adapt.model.locate import TOKENIZER_CONFIG, Pretrained, model_files, read_json, tokenizer_files, weight_files
+from adapt.model.locate import (
+    GENERATION,
+    TEMPLATES,
+    TOKENIZER_CONFIG,
+    Pretrained,
+    model_files,
+    read_json,
+    tokenizer_files,
+    weight_files,
+)
 from adapt.model.model_card import card_code, card_text, front_matter, settings, table
 from adapt.runner.files import file_aside, write_atomically
 
-BESIDE = ("generation_config.json", *TEMPLATES)
+BESIDE = (GENERATION, *TEMPLATES)
 """Names of optional files of a model that do not affect the model's scores: generation settings and chat templates."""
 
 

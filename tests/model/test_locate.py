@@ -9,7 +9,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
-from adapt.model.locate import locate, model_files, tokenizer_files
+from adapt.model.locate import Pretrained, locate, model_files, tokenizer_files
 from adapt.stage.preflight import check_weights
 from adapt.support.errors import ModelError
 
@@ -133,12 +133,12 @@ def test_an_incompletely_cached_id_is_completed_from_the_network(
     hub = Hub(tmp_path, ["config.json"], online=["model.safetensors"])
     monkeypatch.setattr(huggingface_hub, "snapshot_download", hub)
     assert locate("owner/model", "v1") == tmp_path
-    assert [call[0] for call in hub.calls] == ["cache", "network"]
+    assert [call[0] for call in hub.calls] == ["cache", "network", "network"]  # the folders first, then the files
 
 
 def test_an_id_without_safetensors_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "snapshot_download", Hub(tmp_path, [], online=["config.json"]))
-    with pytest.raises(ModelError, match="owner/model has no weights in safetensors"):
+    with pytest.raises(ModelError, match=r"owner/model has no model.safetensors \(found: no weights\)"):
         locate("owner/model")
 
 
@@ -151,10 +151,12 @@ def test_only_the_needed_files_are_downloaded(tmp_path: Path, monkeypatch: pytes
         return str(folder)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    texts = ["chat_template.jinja", "vocab.txt"]
     repository = [
         "config.json",
         "model.safetensors",
-        "vocab.txt",
+        "generation_config.json",
+        *texts,
         "pytorch_model.bin",
         "old/model.safetensors",
         "old/spm.model",
@@ -165,9 +167,27 @@ def test_only_the_needed_files_are_downloaded(tmp_path: Path, monkeypatch: pytes
         return list(huggingface_hub.utils.filter_repo_objects(repository, **patterns))
 
     locate("owner/model")
-    assert chosen() == ["config.json", "model.safetensors", "vocab.txt"]
+    assert chosen() == ["config.json", "model.safetensors", "generation_config.json", *texts]
     locate("owner/model", weights=False)
-    assert chosen() == ["config.json", "vocab.txt"]
+    assert chosen() == ["config.json", *texts]
+
+
+def test_generator_and_chat_templates_in_folders_are_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["generator/config.json", "generator/model.safetensors", "additional_chat_templates/rag.jinja"]
+    others = ["onnx/model.safetensors", "generator/pytorch_model.bin", "onnx/config.json"]
+
+    def download(name: str, local_files_only: bool, revision: str, **patterns: list[str]) -> str:
+        wanted = ["config.json", "model.safetensors", *names, *others]
+        for file in [] if local_files_only else huggingface_hub.utils.filter_repo_objects(wanted, **patterns):
+            write((tmp_path / file).parent, Path(file).name)
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    folder = locate("owner/model")
+    assert Pretrained(folder, folder).at(folder).generator == folder / "generator"
+    assert [(folder / name).exists() for name in (*names, *others)] == [True] * 3 + [False] * 3
 
 
 def test_unreachable_or_unknown_ids_are_refused_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,35 +296,17 @@ def test_a_folder_that_contains_model_folders_is_refused(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (["model.Q4.gguf"], "found: model.Q4.gguf, a GGUF file, which is made for llama.cpp"),
-        (["config.json", "model.Q4.gguf"], "GGUF"),
-        (["config.json", "tf_model.h5"], "tf_model.h5, a TensorFlow file"),
-        (["config.json", "flax_model.msgpack"], "Flax"),
-        (["config.json", "model.onnx"], "ONNX"),
-        (["consolidated.00.pth"], "a pickle, which is not read because it can run code"),
+        (["model.Q4.gguf"], "has no config.json (found: model.Q4.gguf)"),
+        (["config.json", "tf_model.h5"], "has no model.safetensors (found: tf_model.h5)"),
+        (["consolidated.00.pth"], "(found: consolidated.00.pth)"),
         (["config.json", "pytorch_model.bin"], "only pytorch_model.bin, a pickle"),
-        (
-            ["config.json", "weights.safetensors"],
-            "weights.safetensors, but transformers reads model.safetensors",
-        ),
-        (["config.json", "consolidated.safetensors"], "consolidated.safetensors"),
+        (["config.json", "b.safetensors", "a.onnx"], "has no model.safetensors (found: a.onnx, b.safetensors)"),
         ([], "is an empty folder"),
         (["README.md"], "has no config.json"),
     ],
 )
 def test_weights_in_another_format_are_refused(tmp_path: Path, names: list[str], said: str) -> None:
     assert said in refused(write(tmp_path / "model", *names)).what
-
-
-def test_archives_and_other_files_are_refused(tmp_path: Path) -> None:
-    write(tmp_path / "model", "config.json", "model.safetensors")
-    write(tmp_path, "alone.safetensors", "model.gguf", "model.tar.gz")
-    assert refused(tmp_path / "model" / "model.safetensors").fix.endswith(
-        f"give the folder of this file: {tmp_path / 'model'}"
-    )
-    assert refused(tmp_path / "alone.safetensors").what.endswith("is a file, not the folder of a model")
-    assert "llama.cpp" in refused(tmp_path / "model.gguf").what
-    assert "unpack it" in refused(tmp_path / "model.tar.gz").fix
 
 
 @pytest.mark.parametrize(
