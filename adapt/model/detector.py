@@ -24,18 +24,15 @@ from transformers import (
 from transformers.activations import get_activation
 
 from adapt.model.architecture import DETECTORS, check_detector, unequal_tables
-from adapt.model.load import UNUSED, check_complete, keep_states_apart, load_model, read_weights, save_model
-from adapt.model.locate import GENERATOR, Pretrained, no_head
-from adapt.model.packing.isolation import keep_documents_apart
+from adapt.model.load import load_model, read_with_new_head, save_model
+from adapt.model.locate import GENERATOR, Pretrained
+from adapt.model.packing.isolation import keep_documents_apart, keep_states_apart
 from adapt.model.packing.packed import Packed
 from adapt.model.safeguards import quiet
-from adapt.model.size import ALIASES
 from adapt.model.sparse_prediction import loss_and_samples
 from adapt.model.states import document_states, last_hidden_state
 from adapt.model.tokenizer import load_config
 
-SEED = 0
-"""Seed of the random weights of new heads. It is constant, so that all runs begin with the same model."""
 TABLES = ("word_embeddings", "position_embeddings")
 """Names of the embedding tables that generator and discriminator can share."""
 
@@ -197,11 +194,11 @@ def load_discriminator(pretrained: Pretrained, dropout: float | None = None) -> 
     """Loads a discriminator. Also returns whether its head has random weights, because the files have no head."""
     folder = pretrained.model
     check_detector(folder)
-    config = _with_dropout(load_config(folder, pretrained.trust_remote_code), dropout)
+    config = load_config(folder, pretrained.trust_remote_code, dropout)
     with quiet():
-        model, is_new = _with_new_head(_CLASSES[config.model_type], folder, config, pretrained.trust_remote_code)
+        model, new = read_with_new_head(_CLASSES[config.model_type], folder, config, pretrained.trust_remote_code)
     keep_states_apart(model.base_model)
-    return model, is_new
+    return model, bool(new)
 
 
 def load_generator(pretrained: Pretrained, layers: int | None, dropout: float | None = None) -> PreTrainedModel:
@@ -210,11 +207,11 @@ def load_generator(pretrained: Pretrained, layers: int | None, dropout: float | 
         return load_model(
             pretrained.generator, trust_remote_code=pretrained.trust_remote_code, attention_dropout=dropout
         )
-    config = _with_dropout(load_config(pretrained.model, pretrained.trust_remote_code), dropout)
+    config = load_config(pretrained.model, pretrained.trust_remote_code, dropout)
     config.num_hidden_layers = made_layers(config.num_hidden_layers, layers)
     config.tie_word_embeddings = True
     with quiet():
-        model, _ = _with_new_head(AutoModelForMaskedLM, pretrained.model, config, pretrained.trust_remote_code)
+        model, _ = read_with_new_head(AutoModelForMaskedLM, pretrained.model, config, pretrained.trust_remote_code)
         keep_documents_apart(model)
     return model
 
@@ -222,26 +219,6 @@ def load_generator(pretrained: Pretrained, layers: int | None, dropout: float | 
 def made_layers(of: int, asked: int | None) -> int:
     """Returns the number of layers of a generator that copies the first layers of a model with `of` layers."""
     return -(-of // 3) if asked is None else asked
-
-
-def _with_dropout(config: Any, dropout: float | None) -> Any:
-    for name in ALIASES["attention_dropout"] if dropout is not None else ():
-        if hasattr(config, name):
-            setattr(config, name, dropout)
-    return config
-
-
-def _with_new_head(kind: Any, folder: Path, config: Any, trust_remote_code: bool) -> tuple[PreTrainedModel, bool]:
-    """Reads a model whose files may lack the head. Returns the model, and whether its head has random weights."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
-        model, report = read_weights(kind, folder, config, trust_remote_code)
-    prefix = f"{model.base_model_prefix}."
-    inside = sorted(name for name in report["missing_keys"] if name.startswith(prefix) and UNUSED not in name)
-    if inside:
-        raise no_head(str(folder), inside)
-    check_complete((), report["mismatched_keys"], folder)
-    return model.eval(), bool(report["missing_keys"])
 
 
 def share_tables(generator: Any, discriminator: Any, how: str, name_of_generator: str) -> None:

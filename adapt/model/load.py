@@ -7,7 +7,6 @@ transformers alone can load it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +23,12 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from adapt.model.additions.domain_modules import choose_domain, without_sets
+from adapt.model.additions.domain_modules import choose_domain
 from adapt.model.additions.table import additions_of, attach_additions
 from adapt.model.architecture import Way, not_a_decoder, not_an_encoder, turned_wrongly
 from adapt.model.locate import listed, no_head, weight_files
-from adapt.model.packing import attention
-from adapt.model.packing.isolation import keep_documents_apart, set_causal, try_architecture
-from adapt.model.packing.packed import Packed
-from adapt.model.packing.padded import possible_ways, run_as_rows
+from adapt.model.packing.isolation import keep_documents_apart, keep_states_apart, try_architecture
 from adapt.model.safeguards import check_finite, one_at_a_time, quiet
-from adapt.model.size import ALIASES
-from adapt.model.states import last_hidden_state
 from adapt.model.tokenizer import is_decoder, is_encoder, load_config, sees_both_sides, unloadable
 from adapt.support.errors import ModelError
 
@@ -65,12 +59,8 @@ def load_model(
             isolated; weights are unreadable, not finite, missing or of another shape (transformers would replace
             missing or wrongly shaped weights with random ones); or the model has no parameters for the domain.
     """
-    config = load_config(folder, trust_remote_code)
+    config = load_config(folder, trust_remote_code, attention_dropout)
     check_direction(config, causal, folder)
-    if attention_dropout is not None:
-        for name in ALIASES["attention_dropout"]:
-            if hasattr(config, name):
-                setattr(config, name, attention_dropout)
     with quiet():
         model, report = read_weights(model_class(config), folder, config, trust_remote_code)
         check_complete(report["missing_keys"], report["mismatched_keys"], folder)
@@ -209,8 +199,8 @@ def check_complete(
 
 UNUSED = "pooler."
 """Part of the names of the pooler's weights. These weights may be missing, because hidden states do not use them."""
-_LENGTHS = 3, 5
-_TOLERANCE = 1e-4
+HEAD_SEED = 0
+"""Seed of the random weights of new heads. It is constant, so that all runs begin with the same model."""
 
 
 def load_base(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
@@ -232,58 +222,34 @@ def load_base(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
     missing = [name for name in report["missing_keys"] if UNUSED not in name]
     check_complete(missing, report["mismatched_keys"], folder)
     model: PreTrainedModel = loaded.eval()
-    if sees_both_sides(config):
-        set_causal(model, False)
-    with without_sets(model):  # added parameters may change outputs
-        keep_states_apart(model)
+    keep_states_apart(model)
     return model
 
 
-@torch.no_grad()
-def keep_states_apart(model: Any) -> None:
-    """Makes a model keep packed documents isolated, and checks that hidden states equal those of separate documents.
+def read_with_new_head(
+    kind: Any, folder: Path, config: PreTrainedConfig, trust_remote_code: bool
+) -> tuple[PreTrainedModel, set[str]]:
+    """Reads a model whose files may lack the head. Returns it in evaluation mode, and the names of new weights.
 
-    Args:
-        model: a model without its head, in evaluation mode. It is changed in place: it gets this project's attention,
-            or hooks that compute documents as rows.
+    New weights are drawn with the seed `HEAD_SEED`. See `read_weights` for the arguments.
 
     Raises:
-        ModelError: hidden states change with all three batch layouts: packed documents, padded rows, rows of equal
-            length.
+        ModelError: the weights cannot be read, or lack a part of a layer.
     """
-    middle = int(model.config.get_text_config().vocab_size) // 2
-    documents = [torch.arange(middle, middle + length) for length in _LENGTHS]
-    expected = torch.cat([model(input_ids=document[None]).last_hidden_state[0] for document in documents])
-
-    def is_apart() -> bool:
-        states = last_hidden_state(model, Packed.joined(*map(Packed.single, documents)))
-        return torch.allclose(states, expected, rtol=_TOLERANCE, atol=_TOLERANCE * float(expected.abs().max()))
-
-    with suppress(TypeError, ValueError, NotImplementedError), quiet(), attention.noting_calls() as callers:
-        model.set_attn_implementation(attention.NAME)
-        if is_apart() and callers:
-            return
-    if additions_of(model.config):  # models with additions only support packed documents
-        raise _not_apart(model)
-    attention.use_attention_of_library(model)
-    rows = run_as_rows(model)
-    for rows.way in possible_ways(model):
-        with suppress(TypeError, ValueError, RuntimeError):  # the model may raise an error for padded rows
-            if is_apart():
-                return
-    raise _not_apart(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(HEAD_SEED)
+        model, report = read_weights(kind, folder, config, trust_remote_code)
+    missing = set(report["missing_keys"])
+    prefix = f"{model.base_model_prefix}."
+    if inside := sorted(name for name in missing if name.startswith(prefix) and UNUSED not in name):
+        raise no_head(str(folder), inside)
+    check_complete((), report["mismatched_keys"], folder)
+    return model.eval(), missing
 
 
 def _two_parts(folder: Path) -> ModelError:
     return ModelError(
         f"{folder} has an encoder and a decoder", "choose a model that is only an encoder or only a decoder"
-    )
-
-
-def _not_apart(model: PreTrainedModel) -> ModelError:
-    return ModelError(
-        f"{type(model).__name__} computes different hidden states for a document when others are computed with it",
-        "choose an architecture like BERT, RoBERTa, DistilBERT, ELECTRA, ModernBERT, GPT-2 or Llama",
     )
 
 

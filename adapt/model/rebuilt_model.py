@@ -12,16 +12,22 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForMaskedLM
 
 from adapt.model.additions.table import additions_of
-from adapt.model.load import UNUSED, check_complete, check_direction, model_class, read_weights, save_model
-from adapt.model.locate import Pretrained, has_head, listed, model_files, no_head
+from adapt.model.load import (
+    UNUSED,
+    check_complete,
+    check_direction,
+    model_class,
+    read_weights,
+    read_with_new_head,
+    save_model,
+)
+from adapt.model.locate import Pretrained, has_head, listed, model_files
+from adapt.model.packing.isolation import depends_on_later
 from adapt.model.safeguards import quiet
 from adapt.model.size import tensor_shapes
 from adapt.model.tokenizer import is_decoder, is_encoder, load_config, load_tokenizer
 from adapt.model.trainable import top_names
 from adapt.support.errors import ModelError
-
-SEED = 0
-"""Seed of the head's random weights. It is constant, so that all runs begin with the same model."""
 
 
 def lacks_head(folder: Path, trust_remote_code: bool = False) -> bool:
@@ -62,18 +68,7 @@ def write_with_head(start: Pretrained, folder: Path) -> int:
     config = load_config(start.model, start.trust_remote_code)
     check_direction(config, causal=False, folder=start.model)
     config.tie_word_embeddings = True
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
-        model, report = read_weights(AutoModelForMaskedLM, start.model, config, start.trust_remote_code)
-    missing = set(report["missing_keys"])
-    if report["mismatched_keys"]:
-        raise ModelError(
-            f"{start.model} has weights of another shape than its config.json says",
-            "use the config.json that was saved with these weights",
-        )
-    inside = sorted(name for name in missing if name.startswith(f"{model.base_model_prefix}.") and UNUSED not in name)
-    if inside:
-        raise no_head(str(start.model), inside)
+    model, missing = read_with_new_head(AutoModelForMaskedLM, start.model, config, start.trust_remote_code)
     if not missing:
         raise has_head(start.model)
     tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
@@ -183,11 +178,11 @@ def write_turned(start: Pretrained, folder: Path) -> tuple[str, bool]:
 
 
 def _check_turns(model: Any, folder: Path) -> None:
-    """Checks that a bidirectional decoder sees later tokens: its output at token 1 must depend on token 2."""
+    """Checks that a bidirectional decoder sees later tokens."""
     middle = int(model.config.vocab_size) // 2
-    with torch.no_grad():
-        one, two = (model(input_ids=torch.tensor([[middle, last]])).logits[0, 0] for last in (middle + 1, middle + 2))
-    if torch.allclose(one, two, rtol=0, atol=1e-6):
+    if not depends_on_later(
+        lambda text: model(input_ids=text[None]).logits[0], torch.tensor([middle, middle + 1]), tolerance=1e-6
+    ):
         raise ModelError(
             f"the attention of {type(model).__name__} in {folder} cannot be made bidirectional: it ignores"
             " is_causal in its config.json",

@@ -28,6 +28,7 @@ from transformers import (
 
 from adapt.model.locate import Pretrained, has_tokenizer
 from adapt.model.safeguards import quiet
+from adapt.model.size import ALIASES
 from adapt.support.errors import ModelError
 
 TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
@@ -63,8 +64,15 @@ def load_tokenizer(
     return tokenizer
 
 
-def load_config(folder: Path, trust_remote_code: bool = False) -> PreTrainedConfig:
+def load_config(
+    folder: Path, trust_remote_code: bool = False, attention_dropout: float | None = None
+) -> PreTrainedConfig:
     """Reads the config.json of a model folder.
+
+    Args:
+        folder: folder of the model.
+        trust_remote_code: whether to run code that comes with the checkpoint.
+        attention_dropout: dropout of the attention weights; None keeps the config's value.
 
     Raises:
         ModelError: the file cannot be read, or it refers to code while `trust_remote_code` is false.
@@ -78,6 +86,9 @@ def load_config(folder: Path, trust_remote_code: bool = False) -> PreTrainedConf
             )
         except Exception as error:  # transformers raises errors of many types
             raise unloadable("config.json", folder, error) from error
+    for name in ALIASES["attention_dropout"] if attention_dropout is not None else ():
+        if hasattr(config, name):
+            setattr(config, name, attention_dropout)
     return config
 
 

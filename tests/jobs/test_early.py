@@ -86,14 +86,14 @@ def test_an_architecture_that_cannot_train_is_refused(
     for command in (["dapt.py"], ["chain.py", "plan"]):
         ran = forked(*command, *replaced(job, f"--model.path={funnel}"))
         assert (ran.code, ran.out) == (4, "")
-        assert "ModelError: FunnelForMaskedLM cannot compute a text of 3 or 5 tokens" in ran.err
+        assert "ModelError: FunnelForMaskedLM cannot compute texts of 3, 5, 70 tokens" in ran.err
         assert "ray" not in ran.loaded
         assert not list((tmp_path / "runs").glob("*/*/stage.json"))
 
 
 def test_checking_an_architecture_reads_no_weights(funnel: Path) -> None:
     for causal in (False, None):
-        with pytest.raises(ModelError, match="FunnelForMaskedLM cannot compute a text of 3 or 5 tokens alone"):
+        with pytest.raises(ModelError, match="FunnelForMaskedLM cannot compute texts of 3, 5, 70 tokens alone"):
             check_model(Start(Pretrained(funnel, funnel), None), causal)
 
 

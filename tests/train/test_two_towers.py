@@ -14,8 +14,7 @@ from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTrainin
 from adapt.config import ObjectiveConfig
 from adapt.method.base import Method
 from adapt.model.detector import Detector, share_tables
-from adapt.model.load import keep_states_apart
-from adapt.model.packing.isolation import keep_documents_apart
+from adapt.model.packing.isolation import keep_documents_apart, keep_states_apart
 from adapt.objective.objective import Batch
 from adapt.objective.replaced_tokens import ReplacedTokenDetection
 from adapt.objective.table import RtdOptions

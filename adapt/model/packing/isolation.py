@@ -8,6 +8,7 @@ The attention of an encoder can also be made causal, for a phase of next-token p
 """
 
 import copy
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeGuard
 
@@ -23,18 +24,22 @@ from adapt.model.packing.packed import Packed
 from adapt.model.packing.padded import DocumentRows, document_rows, possible_ways, run_as_rows
 from adapt.model.safeguards import quiet
 from adapt.model.sparse_prediction import answering, check_linear_head, gather_of, losses_at, predict_at
+from adapt.model.states import last_hidden_state
 from adapt.model.tokenizer import is_decoder, sees_both_sides
 from adapt.support.errors import AdaptError, ModelError
 
 _LENGTHS = 3, 5
 _LONG = 70
-"""Length of a long document for checking models that compute documents as rows [tokens]. The document is longer than
-most attention windows and blocks, unlike the other documents of the check."""
-APART = "cannot keep documents separate: their losses change when they are computed together"
+"""Length of the long document of the check [tokens]. It is longer than most attention windows and blocks, unlike the
+other documents of the check."""
+APART = "cannot keep documents separate: their outputs change when they are computed together"
 _ANSWER = 1000.0
 _TOLERANCE = 1e-4
 _NOISE = 1e-5
-"""Losses that differ by at most this count as equal, because the difference can come from rounding [nats]."""
+"""Losses that differ by at most this count as equal, because the difference can come from rounding [nats]. For hidden
+states, this is a share of the largest number."""
+Outputs = Callable[[list[torch.Tensor]], torch.Tensor]
+"""Function that computes the losses [N] or hidden states [N, H] of the N tokens of some documents."""
 
 
 def keep_documents_apart(model: PreTrainedModel) -> Way:
@@ -55,14 +60,36 @@ def keep_documents_apart(model: PreTrainedModel) -> Way:
         ModelError: for each way, the losses differ from the losses of documents in separate calls, or the model raised
             an error; losses are not finite; or the model sees the tokens that it has to predict.
     """
-    if sees_both_sides(model.config):
-        set_causal(model, False)
+    gather, documents = gather_of(model), _documents(model)
+    gather.is_linear = False
+
+    def together(texts: list[torch.Tensor]) -> torch.Tensor:
+        packed = Packed.joined(*map(Packed.single, texts))
+        return losses_at(model, packed, torch.arange(packed.tokens, device=model.device), torch.cat(texts))
+
     with without_sets(model):  # added parameters may change losses
-        return _keep_apart(model)
+        way, expected = _keep_apart(model, documents, lambda texts: _separate_losses(model, texts), together)
+        gather.is_linear = _ends_in_linear_layer(model, documents)
+        gather.is_linear = gather.is_linear and _is_close(together(documents), expected)
+    return way
 
 
-_CHANGED = 7
-"""Position of the token that is changed to test whether earlier tokens see it."""
+def keep_states_apart(model: PreTrainedModel) -> Way:
+    """Does the same as `keep_documents_apart` for a model without its head, by its hidden states.
+
+    Raises:
+        ModelError: for each way, the states differ from the states of documents in separate calls, or the model raised
+            an error.
+    """
+
+    def alone(texts: list[torch.Tensor]) -> torch.Tensor:
+        return torch.cat([model(input_ids=text[None]).last_hidden_state[0] for text in texts])
+
+    def together(texts: list[torch.Tensor]) -> torch.Tensor:
+        return last_hidden_state(model, Packed.joined(*map(Packed.single, texts)))
+
+    with without_sets(model), torch.no_grad():
+        return _keep_apart(model, _documents(model), alone, together)[0]
 
 
 def see_only_earlier(model: PreTrainedModel) -> None:
@@ -86,19 +113,33 @@ def see_only_earlier(model: PreTrainedModel) -> None:
     set_causal(model, True)
     was_training = model.training
     model.eval()
-    middle = int(model.config.vocab_size) // 2
-    document = torch.arange(middle, middle + _CHANGED + 1, device=model.device)
-    other = document.clone()
-    other[_CHANGED] = middle - 1
-    earlier = torch.arange(_CHANGED, device=model.device)
-    with torch.no_grad():
-        one, two = (predict_at(model, Packed.single(tokens), earlier) for tokens in (document, other))
+    seen = depends_on_later(
+        lambda text: predict_at(model, Packed.single(text), torch.arange(len(text), device=model.device)),
+        _documents(model)[1],
+    )
     model.train(was_training)
-    if not torch.allclose(one, two, rtol=_TOLERANCE, atol=_TOLERANCE):
+    if seen:
         raise ModelError(
             f"the attention of {type(model).__name__} cannot be made causal: its outputs depend on later tokens",
             "choose an encoder like BERT, RoBERTa, DistilBERT, ELECTRA or ModernBERT, or objective.kind mlm",
         )
+
+
+@torch.no_grad()
+def depends_on_later(
+    outputs: Callable[[torch.Tensor], torch.Tensor], document: torch.Tensor, tolerance: float = _TOLERANCE
+) -> bool:
+    """Returns whether the outputs at the tokens of a document change if its last token changes.
+
+    Args:
+        outputs: function that computes one row of numbers per token, [N, ...], from the ids of N tokens.
+        document: the ids of the document's tokens, int64 [N].
+        tolerance: smaller differences, as a share of the largest output, count as no change.
+    """
+    changed = document.clone()
+    changed[-1] = document[-2]
+    one, two = (outputs(tokens)[:-1].float() for tokens in (document, changed))
+    return not _is_close(two, one, rtol=0, atol=tolerance)
 
 
 def set_causal(model: PreTrainedModel, causal: bool) -> None:
@@ -159,77 +200,71 @@ def _small(config: PreTrainedConfig) -> PreTrainedConfig:
     return small
 
 
-def _keep_apart(model: PreTrainedModel) -> Way:
+def _keep_apart(
+    model: PreTrainedModel, documents: list[torch.Tensor], alone: Outputs, together: Outputs
+) -> tuple[Way, torch.Tensor]:
+    """Makes a model accept documents in the fastest way that changes no output.
+
+    Args:
+        model: the model, which is changed in place.
+        documents: documents for the check.
+        alone: function that computes documents in separate calls of the model.
+        together: function that computes documents packed into one sequence.
+
+    Returns:
+        The way, and the outputs of `alone`.
+
+    Raises:
+        ModelError: no way works, or the model cannot compute a document alone.
+    """
+    if sees_both_sides(model.config):
+        set_causal(model, False)
     try:
-        expected = _separate(model, _documents(model))
-        sees_more = is_decoder(model.config) and not sees_both_sides(model.config) and _sees_later_tokens(model)
+        expected = alone(documents)
     except Exception as raised:  # architectures that need other inputs may raise any type of error
-        raise _refused(model, raised, "cannot compute a text of 3 or 5 tokens alone") from raised
-    if not expected.isfinite().all():
-        raise ModelError(
-            f"{type(model).__name__} gives a loss of {expected.sum():.3g}: its weights are not finite",
-            "copy or download the model again, or use another checkpoint",
-        )
-    if sees_more:
-        raise ModelError(
-            f"{type(model).__name__} sees the tokens that it has to predict, because its attention is not causal",
-            "choose an encoder with a masked-LM head, or a decoder such as GPT-2 or Llama",
-        )
+        lengths = ", ".join(str(len(document)) for document in documents)
+        raise _refused(model, raised, f"cannot compute texts of {lengths} tokens alone") from raised
     error: Exception | None = None
     try:
         with quiet(), attention.noting_calls() as callers:
             model.set_attn_implementation(attention.NAME)
-            if _is_apart(model, _documents(model), expected) and callers:
-                return "packed"
+            if _is_close(together(documents), expected) and callers:
+                return "packed", expected
     except Exception as raised:  # the packed pass may also raise any type of error
         error = raised
     if additions_of(model.config) or _lacks_memory(error):  # additions only work with packed documents
         raise _refused(model, error) from error
     attention.use_attention_of_library(model)
-    return _run_as_rows(model)
-
-
-def _run_as_rows(model: PreTrainedModel) -> Way:
-    """Makes a model run documents as rows, in the fastest way that works. Raises a ModelError if none works."""
-    documents, rows = _documents(model, _long(model)), run_as_rows(model)
-    error: Exception | None = None
-    expected = _separate(model, documents)
+    rows, error = run_as_rows(model), None
     for rows.way in possible_ways(model):
         try:
-            if _is_apart(model, documents, expected) and (
-                rows.way == "by length" or _ignores_padding(model, rows, documents)
+            if _is_close(together(documents), expected) and (
+                rows.way == "by length" or _ignores_padding(rows, documents, together)
             ):
-                return rows.way
+                return rows.way, expected
         except Exception as raised:  # the model may raise an error for padding, or for several documents
             error = raised
     raise _refused(model, error) from error
 
 
-def _ignores_padding(model: PreTrainedModel, rows: DocumentRows, documents: list[torch.Tensor]) -> bool:
-    """Whether losses stay the same if another token is used at padding positions.
+def _ignores_padding(rows: DocumentRows, documents: list[torch.Tensor], together: Outputs) -> bool:
+    """Whether outputs stay the same if another token is used at padding positions.
 
     The comparison with separate documents may miss a dependence on padding if weights are small.
     """
-    rows.filling = int(documents[0][0])
-    one = _together(model, documents)
-    rows.filling = int(documents[0][1])
-    other = _together(model, documents)
+    outputs = []
+    for rows.filling in documents[0][:2].tolist():
+        outputs.append(together(documents))
     rows.filling = None
-    return torch.allclose(one, other, rtol=0, atol=_NOISE)
+    return _is_close(outputs[1], outputs[0], rtol=0, atol=_NOISE)
 
 
-def _is_apart(model: PreTrainedModel, documents: list[torch.Tensor], expected: torch.Tensor) -> bool:
-    """Returns whether one call for all documents gives the losses of separate calls. Sets `TargetGather.is_linear`."""
-    gather = gather_of(model)
-    gather.is_linear = False
-    if not _is_close(_together(model, documents), expected):
-        return False
-    gather.is_linear = _ends_in_linear_layer(model, documents)
-    return not gather.is_linear or _is_close(_together(model, documents), expected)
-
-
-def _is_close(losses: torch.Tensor, expected: torch.Tensor) -> bool:
-    return torch.allclose(losses, expected, rtol=_TOLERANCE, atol=_TOLERANCE)
+def _is_close(
+    outputs: torch.Tensor, expected: torch.Tensor, rtol: float = _TOLERANCE, atol: float = _TOLERANCE
+) -> bool:
+    """Compares losses [N] or other numbers [N, ...]. For other numbers, `atol` is a share of the largest number."""
+    scale = 1.0 if expected.ndim == 1 else float(expected.abs().max())
+    return torch.allclose(outputs, expected, rtol=rtol, atol=atol * scale)
 
 
 def _ends_in_linear_layer(model: PreTrainedModel, documents: list[torch.Tensor]) -> bool:
@@ -244,43 +279,40 @@ def _ends_in_linear_layer(model: PreTrainedModel, documents: list[torch.Tensor])
     return torch.equal(answer, torch.full_like(answer, _ANSWER))
 
 
-def _documents(model: PreTrainedModel, *further: int) -> list[torch.Tensor]:
+def _documents(model: PreTrainedModel) -> list[torch.Tensor]:
     """Returns test documents. Their ids are from the upper half of the vocabulary, without special tokens."""
-    vocabulary = int(model.config.get_text_config().vocab_size)
-    middle = vocabulary // 2
-    tokens = torch.arange(sum((*_LENGTHS, *further)), device=model.device) % (vocabulary - middle) + middle
-    return list(tokens.split((*_LENGTHS, *further)))
-
-
-def _long(model: PreTrainedModel) -> int:
-    """Returns `_LONG`, or a smaller length that the model accepts [tokens]."""
     config = model.config.get_text_config()
     positions = getattr(config, "max_position_embeddings", None)
-    return min(_LONG, positions - 4) if isinstance(positions, int) and positions > 2 * max(_LENGTHS) else _LONG
+    # some families use the first positions for padding
+    longest = min(_LONG, max(positions - 4, 1)) if isinstance(positions, int) and positions > 0 else _LONG
+    lengths, middle = (*_LENGTHS, longest), int(config.vocab_size) // 2
+    tokens = torch.arange(sum(lengths), device=model.device) % (int(config.vocab_size) - middle) + middle
+    return list(tokens.split(lengths))
 
 
 @torch.no_grad()
-def _separate(model: Any, documents: list[torch.Tensor]) -> torch.Tensor:
-    """Returns the losses of all tokens, with each document in its own call of the model."""
-    losses = [
-        cross_entropy(model(input_ids=document[None]).logits[0].float(), document, reduction="none")
-        for document in documents
-    ]
-    return torch.cat(losses)
+def _separate_losses(model: Any, documents: list[torch.Tensor]) -> torch.Tensor:
+    """Returns the losses of all tokens [nats], with each document in its own call of the model.
 
+    Raises:
+        ModelError: losses are not finite, or a decoder sees the tokens that it has to predict.
+    """
 
-@torch.no_grad()
-def _sees_later_tokens(model: Any) -> bool:
-    """Whether the logits of a document's first tokens depend on its last token."""
-    document = _documents(model)[-1]
-    whole, cut = (model(input_ids=tokens[None]).logits[0, : len(document) - 1] for tokens in (document, document[:-1]))
-    return not torch.allclose(whole.float(), cut.float(), rtol=_TOLERANCE, atol=_TOLERANCE * float(cut.abs().max()))
+    def logits(document: torch.Tensor) -> torch.Tensor:
+        return model(input_ids=document[None]).logits[0].float()  # type: ignore[no-any-return]
 
-
-def _together(model: PreTrainedModel, documents: list[torch.Tensor]) -> torch.Tensor:
-    """Returns the losses of all tokens, with the documents packed into one sequence."""
-    packed = Packed.joined(*map(Packed.single, documents))
-    return losses_at(model, packed, torch.arange(packed.tokens, device=model.device), torch.cat(documents))
+    losses = torch.cat([cross_entropy(logits(document), document, reduction="none") for document in documents])
+    if not losses.isfinite().all():
+        raise ModelError(
+            f"{type(model).__name__} gives a loss of {losses.sum():.3g}: its weights are not finite",
+            "copy or download the model again, or use another checkpoint",
+        )
+    if is_decoder(model.config) and not sees_both_sides(model.config) and depends_on_later(logits, documents[1]):
+        raise ModelError(
+            f"{type(model).__name__} sees the tokens that it has to predict, because its attention is not causal",
+            "choose an encoder with a masked-LM head, or a decoder such as GPT-2 or Llama",
+        )
+    return losses
 
 
 def _refused(model: PreTrainedModel, error: Exception | None = None, does: str = APART) -> AdaptError:

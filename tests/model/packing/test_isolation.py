@@ -1,14 +1,17 @@
 """Tests whether a model gets documents packed or as rows. A model that mixes documents in every form is refused."""
 
+import copy
+
 import pytest
 import torch
 import transformers
 
-from adapt.model.packing.isolation import keep_documents_apart
-from adapt.model.packing.padded import DocumentRows, document_rows
+from adapt.model.packing.isolation import keep_documents_apart, keep_states_apart
+from adapt.model.packing.padded import DocumentRows, document_rows, trunk_of
 from adapt.model.sparse_prediction import gather_of
 from adapt.support.errors import ModelError
 from tests.model.families import BERT, plain
+from tests.model.tiny_families import tiny_model
 
 SIZES = {**BERT, "vocab_size": 50, "pad_token_id": 1}
 WAYS = {
@@ -86,3 +89,10 @@ def test_weights_that_are_not_finite_are_refused():
         model.bert.encoder.layer[0].output.dense.weight[3, 3] = torch.nan
     with pytest.raises(ModelError, match="gives a loss of nan"):
         keep_documents_apart(model)
+
+
+@pytest.mark.parametrize("family", ["bert", "deberta-v2", "nystromformer", "convbert"])
+def test_a_model_without_its_head_gets_documents_in_the_same_way(family: str):
+    model = tiny_model(family)
+    base = copy.deepcopy(trunk_of(model))
+    assert keep_states_apart(base) == keep_documents_apart(model)
