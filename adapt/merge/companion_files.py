@@ -18,7 +18,7 @@ from adapt.model.locate import (
     tokenizer_files,
     weight_files,
 )
-from adapt.model.model_card import card_code, card_text, front_matter, settings, table
+from adapt.model.model_card import card_code, card_text, front_matter, loading_code, settings, table
 from adapt.runner.files import file_aside, write_atomically
 
 BESIDE = (GENERATION, *TEMPLATES)
@@ -93,13 +93,7 @@ Merged from {base_model} and {models} without training: `{kind}`, share {share:g
 
 ## How to load it
 
-```python
-from transformers import {auto_class}, AutoTokenizer
-
-folder = "."  # the folder that contains this file
-model = {auto_class}.from_pretrained(folder)
-tokenizer = AutoTokenizer.from_pretrained(folder)
-```
+{loading}
 
 The merged model has not been evaluated. Weights were merged in fp32, and are stored in the data types of the base.
 """
@@ -127,7 +121,7 @@ def merge_card(facts: MergeFacts) -> str:
     number = len(facts.sources) - 1
     return CARD.format(
         front=front_matter(facts.base_model, "text-generation" if facts.causal else "fill-mask"),
-        auto_class="AutoModelForCausalLM" if facts.causal else "AutoModelForMaskedLM",
+        loading=loading_code(facts.causal),
         name=card_text(facts.name),
         base_model=card_code(facts.base_model),
         models=f"{number} model{'' if number == 1 else 's'}",

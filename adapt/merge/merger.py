@@ -278,9 +278,7 @@ class Ties(Merger):
 
 def agreed_mean(learnt: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """Returns, for each element, the weighted mean of the differences with the elected sign; 0 if there are none."""
-    votes = learnt[0] * weights[0]
-    for weight, one in zip(weights[1:], learnt[1:], strict=True):
-        votes.add_(one, alpha=weight)
+    votes = weighted_sum([learnt[0].clone(), *learnt[1:]], weights)
     total, voters = votes.new_zeros(votes.shape), votes.new_zeros(votes.shape)
     for weight, one in zip(weights, learnt, strict=True):
         agrees = one * votes > 0

@@ -185,8 +185,13 @@ class _Hook:
         if self.values is None:
             return states
         gate = self.values if self.owner is None else self.values.index_select(0, self.owner)
-        by_unit: Tensor = states.unflatten(-1, (gate.shape[-1], -1))
-        return (by_unit * gate.to(states.dtype)[..., None]).flatten(-2)
+        return multiply_units(states, gate)
+
+
+def multiply_units(states: Tensor, values: Tensor) -> Tensor:
+    """Multiplies each unit of states [..., units x width] by its value, [units] or [..., units]."""
+    by_unit: Tensor = states.unflatten(-1, (values.shape[-1], -1))
+    return (by_unit * values.to(states.dtype)[..., None]).flatten(-2)
 
 
 class _InputHook(_Hook):

@@ -204,26 +204,33 @@ HEAD_SEED = 0
 
 
 def load_base(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
-    """Loads a model without its head, in evaluation mode, on the CPU, in fp32.
+    """Loads a model with `read_base`, and makes it keep the documents of a packed sequence isolated from each other.
 
-    The model keeps the documents of a packed sequence isolated from each other.
+    Raises:
+        ModelError: the model cannot be read, lacks weights, or cannot keep documents isolated.
+    """
+    model = read_base(folder, trust_remote_code)
+    keep_states_apart(model)
+    return model
+
+
+def read_base(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
+    """Reads a model without its head, in evaluation mode, on the CPU, in fp32.
 
     Args:
         folder: folder of the model.
         trust_remote_code: whether to run code that comes with the checkpoint.
 
     Raises:
-        ModelError: the model cannot be read, lacks weights, or cannot keep documents isolated.
+        ModelError: the model cannot be read, lacks weights, or has both an encoder and a decoder.
     """
     config = load_config(folder, trust_remote_code)
     if getattr(config, "is_encoder_decoder", False):
         raise _two_parts(folder)
-    loaded, report = read_weights(AutoModel, folder, config, trust_remote_code)
+    model, report = read_weights(AutoModel, folder, config, trust_remote_code)
     missing = [name for name in report["missing_keys"] if UNUSED not in name]
     check_complete(missing, report["mismatched_keys"], folder)
-    model: PreTrainedModel = loaded.eval()
-    keep_states_apart(model)
-    return model
+    return model.eval()
 
 
 def read_with_new_head(

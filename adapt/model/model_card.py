@@ -46,13 +46,7 @@ LOADING_TURNED = """\
 The model is a decoder with bidirectional attention. transformers 5 reads this from `is_causal: false` in config.json;
 earlier versions ignore it. For one vector per text, average the hidden states. Each position predicts the next token.
 
-```python
-from transformers import AutoModel, AutoTokenizer
-
-folder = "."  # the folder of this file
-model = AutoModel.from_pretrained(folder)
-tokenizer = AutoTokenizer.from_pretrained(folder)
-```"""
+""" + LOADING.format(auto_class="AutoModel")
 LOADING_ADDITIONS = """\
 The model carries {additions} in addition to its architecture. dontstop loads these parts; transformers ignores them.
 
@@ -89,7 +83,7 @@ The language model with transformers:
 
 
 def loading_code(
-    causal: bool, additions: Sequence[str], domains: Sequence[str] = (), vectors: SentenceVectors | None = None
+    causal: bool, additions: Sequence[str] = (), domains: Sequence[str] = (), vectors: SentenceVectors | None = None
 ) -> str:
     """Returns the section of the card that shows how to load the model in Python."""
     if vectors:

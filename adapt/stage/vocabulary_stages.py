@@ -213,21 +213,21 @@ class ExtendVocabulary(Stage[Extended]):
             DataError: the corpus has no words that could become tokens, or the file of words cannot be used.
             ModelError: the tokenizer or the model cannot be extended.
         """
-        from adapt.vocabulary.model_changes import ExtensionTask, extend_model
+        from adapt.vocabulary.extension import write_extension_card
+        from adapt.vocabulary.model_changes import extend_model
 
         config, start = self.config, self.start.made(done)
         check_weights(start.model)
-        task = ExtensionTask(
-            name=self.name,
-            config=config,
-            start=start,
-            base=redact(config.model.path if self.start.training is None else str(start.model)),
-            donor=self.donor.made(done) if self.donor else None,
-            domains=list(self.domains),
-            is_listed=self.listed is not None,
-        )
+        donor = self.donor.made(done) if self.donor else None
         general = whole_text(self.general, config) if self.general else None
-        extended, words = extend_model(task, lambda: self.screening.joined(self.domains, config, done), general, folder)
+
+        def texts() -> Iterator[str]:
+            return self.screening.joined(self.domains, config, done)
+
+        is_listed = self.listed is not None
+        extended, words = extend_model(config, start, donor, is_listed, texts, list(self.domains), general, folder)
+        base = redact(config.model.path if self.start.training is None else str(start.model))
+        write_extension_card(folder, self.name, base, extended, config.objective.kind == "causal")
         write_atomically(folder / WORDS_FILE, json.dumps(words, ensure_ascii=False))
         return Outcome(extended)
 
@@ -328,10 +328,10 @@ def teach(stage: TeachRows, done: Done, folder: Path) -> Taught:
     words = json.loads((done[stage.extended].path / WORDS_FILE).read_text(encoding="utf-8"))
     pieces = {int(word["id"]): word["ids"] for word in words}
     if stage.way == "distill":
-        error = distil_rows(teacher, extended, pieces, texts, stage.config, folder)
-        return Taught(len(pieces), error.steps, error.before, error.after)
-    warmed = warm_rows(extended, list(pieces), texts, stage.config, folder)
-    return Taught(len(pieces), warmed.steps, warmed.first, warmed.last)
+        found = distil_rows(teacher, extended, pieces, texts, stage.config, folder)
+    else:
+        found = warm_rows(extended, list(pieces), texts, stage.config, folder)
+    return Taught(len(pieces), *found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -378,7 +378,7 @@ class TrimVocabulary(Stage[TrimmedVocabulary]):
         refuse_additions(start.model, "trimmed")
         check_weights(start.model)
         texts = chain(_lines(settings.keep), *(whole_text(files, self.config) for files in self.texts.values()))
-        return Outcome(TrimmedVocabulary(**trim_model(self.config, start, texts, list(self.texts), folder)))
+        return Outcome(trim_model(self.config, start, texts, list(self.texts), folder))
 
 
 def _lines(file: str | None) -> list[str]:

@@ -20,7 +20,7 @@ from adapt.corpus.files.formats import Bad
 from adapt.corpus.shingles import normalised
 from adapt.corpus.text_profile import Legibility, count_sample
 from adapt.model.locate import Pretrained
-from adapt.model.tokenize.text_tokenizer import known_of, loaded_tokenizer
+from adapt.model.tokenize.text_tokenizer import known_of
 from adapt.runner.files import write_atomically
 from adapt.support.errors import ConfigError
 from adapt.support.redact import redact
@@ -281,6 +281,8 @@ def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> Task
         ConfigError, DataError, StorageError: see `adapt.task.labelled_examples`.
         ModelError: the tokenizer cannot be used.
     """
+    from adapt.model.tokenizer import load_text_tokenizer  # imported here, because it loads transformers
+
     checked = {split: check_split(task, split) for split in SPLITS}
     splits = {split: read.examples for split, read in checked.items()}
     classes = classes_of(task.kind, splits)
@@ -288,7 +290,7 @@ def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> Task
     for remark in label_remarks:
         log(f"task {task.name}: {remark}")
     leaked, leaks = find_leaks(splits)
-    tokenizer = loaded_tokenizer(pretrained)
+    tokenizer = load_text_tokenizer(pretrained)
     sample = count_sample([_whole(example) for example in splits["train"]], known_of(tokenizer))
     faults = Legibility.of(sample).faults()
     for fault in faults:

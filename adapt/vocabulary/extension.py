@@ -357,8 +357,10 @@ def pieces_in(words: Iterable[CountedWord], reader: WordReader) -> int:
 
 
 @one_at_a_time
-def write_trimmed(pretrained: Pretrained, trimmed: Trimmed, causal: bool, folder: Path) -> None:
-    """Writes the model and the tokenizer without the dropped tokens. For the arguments see `write_extended`.
+def write_trimmed(pretrained: Pretrained, trimmed: Trimmed, causal: bool, folder: Path) -> int:
+    """Writes the model and the tokenizer without the dropped tokens, and returns the number of removed parameters.
+
+    For the arguments see `write_extended`.
 
     Raises:
         ModelError: config.json names a special token that trimming would remove, or the model cannot be loaded.
@@ -367,9 +369,11 @@ def write_trimmed(pretrained: Pretrained, trimmed: Trimmed, causal: bool, folder
     settings = with_new_ids(read_json(pretrained.model / CONFIG), trimmed)
     write_atomically(folder / CONFIG, json.dumps(settings, indent=2))
     model = load_model(pretrained.model, causal, pretrained.trust_remote_code)
+    before = model.num_parameters()
     keep_rows(model, trimmed.kept)
     save_tokenizer(tokenizer, trimmed.backend, folder, pretrained.trust_remote_code)
     save_model(folder, model.state_dict(), load_tokenizer(folder), folder, pretrained.trust_remote_code)
+    return before - model.num_parameters()
 
 
 CARD = """\

@@ -5,7 +5,6 @@ This module imports torch.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from adapt.config import Config
-from adapt.model.load import load_model, model_class, save_model
+from adapt.config import Config, VocabularyConfig
+from adapt.model.load import model_class, save_model
 from adapt.model.locate import CONFIG, Pretrained, read_json
 from adapt.model.safeguards import one_at_a_time, quiet
 from adapt.model.size import ALIASES
@@ -33,11 +32,10 @@ from adapt.vocabulary.extension import (
     pieces_in,
     tokens_to_add,
     write_extended,
-    write_extension_card,
     write_trimmed,
 )
-from adapt.vocabulary.trimming import SPECIAL_ID, trim_tokenizer
-from adapt.vocabulary.vocabulary_results import Extended, empty_corpus
+from adapt.vocabulary.trimming import renumbered, trim_tokenizer
+from adapt.vocabulary.vocabulary_results import Extended, TrimmedVocabulary, empty_corpus
 from adapt.vocabulary.word_reader import CountedWord, WordReader, count_chunks, count_words
 
 SHOWN = 30
@@ -46,32 +44,26 @@ TOGETHER = 256
 """Number of documents that are tokenized at once."""
 
 
-@dataclass(frozen=True)
-class ExtensionTask:
-    """The input of a vocabulary extension."""
-
-    name: str
-    config: Config
-    start: Pretrained
-    """The original model."""
-    base: str
-    """Name of the original model in the model card."""
-    donor: Pretrained | None
-    """Donor model for `vocabulary.init: omp`. Its vocabulary contains the new words. None for other initializations."""
-    domains: Sequence[str]
-    """Names of the domains, for messages."""
-    is_listed: bool
-    """Whether `vocabulary.candidates` is a file with a list of words."""
-
-
 def extend_model(
-    task: ExtensionTask, texts: Callable[[], Iterator[str]], general: Iterator[str] | None, folder: Path
+    config: Config,
+    start: Pretrained,
+    donor: Pretrained | None,
+    is_listed: bool,
+    texts: Callable[[], Iterator[str]],
+    domains: Sequence[str],
+    general: Iterator[str] | None,
+    folder: Path,
 ) -> tuple[Extended, list[dict[str, Any]]]:
-    """Chooses words, rebuilds the tokenizer with them, adds rows to the model, and writes it with its model card.
+    """Chooses words, rebuilds the tokenizer with them, adds rows to the model, and writes it without a model card.
 
     Args:
-        task: the model, and the options of the extension.
+        config: the job's configuration.
+        start: the original model.
+        donor: donor model for `vocabulary.init: omp`, whose vocabulary contains the new words; None for other
+            initializations.
+        is_listed: whether `vocabulary.candidates` is a file with a list of words.
         texts: function that returns the documents of the domains. It may be called twice.
+        domains: names of the domains, for messages.
         general: general text, needed if `vocabulary.candidates` is `divergence`; None otherwise.
         folder: the folder in which the model is written.
 
@@ -82,19 +74,20 @@ def extend_model(
         DataError: the domains have no words, no word can become a token, or the file of words cannot be used.
         ModelError: the tokenizer or the model cannot be extended.
     """
-    config, start = task.config, task.start
     reader = WordReader(load_text_tokenizer(start).backend_tokenizer)
     tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
-    words = _words(reader, texts(), task.domains)
-    found = _candidates(task, words, reader, tokenizer, texts, general)
-    number = len(found) if task.is_listed else tokens_to_add(config.vocabulary.size, found, len(tokenizer))
+    words, asked = _words(reader, texts(), domains), config.vocabulary
+    if is_listed:
+        found = analysis.from_file(Path(asked.candidates), words, reader, tokenizer.all_special_tokens)
+    else:
+        found = _candidates(asked, words, reader, tokenizer, texts, general)
+    number = len(found) if is_listed else tokens_to_add(asked.size, found, len(tokenizer))
     if number > len(found):
         log(f"{number:,} new tokens are configured (vocabulary.size), but only {len(found):,} words can become tokens")
-    known = [*words, *(found if task.is_listed else [])]
-    reached = build_reached(tokenizer.backend_tokenizer, found[:number], known)
-    causal, asked = config.objective.kind == "causal", config.vocabulary
+    reached = build_reached(tokenizer.backend_tokenizer, found[:number], [*words, *(found if is_listed else [])])
     share = asked.module_share if asked.module else None
-    rows = write_extended(start, reached.rebuilt, asked.init, config.seed, causal, folder, task.donor, share)
+    causal = config.objective.kind == "causal"
+    rows = write_extended(start, reached.rebuilt, asked.init, config.seed, causal, folder, donor, share)
     count, before = sum(word.count for word in words), sum(word.count * len(word.pieces) for word in words)
     after = pieces_in(words, WordReader(reached.rebuilt.backend))
     parameters, compute = parameters_and_compute(start.model, folder, config, 1 - after / before)
@@ -113,22 +106,18 @@ def extend_model(
         parameters_added=parameters,
         compute_saved=compute,
     )
-    write_extension_card(folder, task.name, task.base, extended, causal)
     return extended, list(_described(reached, tokenizer, reader))
 
 
 def _candidates(
-    task: ExtensionTask,
+    asked: VocabularyConfig,
     words: Sequence[CountedWord],
     reader: WordReader,
     tokenizer: PreTrainedTokenizerFast,
     texts: Callable[[], Iterator[str]],
     general: Iterator[str] | None,
 ) -> list[CountedWord]:
-    """Returns the words that may become tokens, the best first."""
-    asked = task.config.vocabulary
-    if task.is_listed:
-        return analysis.from_file(Path(asked.candidates), words, reader, tokenizer.all_special_tokens)
+    """Returns the words of the text that may become tokens, the best first."""
     if asked.candidates == "divergence":
         assert general
         found = analysis.by_divergence(words, _words(reader, general, ["(general)"]), reader, asked.min_count)
@@ -165,7 +154,7 @@ def _described(reached: Reached, tokenizer: PreTrainedTokenizerFast, reader: Wor
 
 def trim_model(
     config: Config, start: Pretrained, texts: Iterator[str], domains: Sequence[str], folder: Path
-) -> dict[str, Any]:
+) -> TrimmedVocabulary:
     """Writes a model without the tokens that some texts never use.
 
     Args:
@@ -174,9 +163,6 @@ def trim_model(
         texts: documents. Every token that occurs in them remains.
         domains: names of the domains, for messages.
         folder: the folder in which the model is written.
-
-    Returns:
-        The fields of `adapt.vocabulary.vocabulary_results.TrimmedVocabulary`.
 
     Raises:
         DataError: there is no text.
@@ -189,18 +175,9 @@ def trim_model(
         raise empty_corpus(", ".join(domains))
     tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
     trimmed = trim_tokenizer(tokenizer.backend_tokenizer, used, tokenizer.all_special_ids)
-    causal = config.objective.kind == "causal"
-    write_trimmed(start, trimmed, causal, folder)
-    before, after = (
-        load_model(place, causal, start.trust_remote_code).num_parameters() for place in (start.model, folder)
-    )
-    return {
-        "before": len(tokenizer),
-        "vocabulary": len(trimmed.kept),
-        "used": len(used),
-        "parameters_saved": before - after,
-        "compute_saved": parameters_and_compute(start.model, folder, config, 0.0)[1],
-    }
+    removed = write_trimmed(start, trimmed, config.objective.kind == "causal", folder)
+    compute = parameters_and_compute(start.model, folder, config, 0.0)[1]
+    return TrimmedVocabulary(len(tokenizer), len(trimmed.kept), len(used), removed, compute)
 
 
 DIMENSIONS = {
@@ -234,7 +211,9 @@ def write_scratch(
     with quiet():
         new: PreTrainedTokenizerFast = old.train_new_from_iterator(texts, size or len(old), show_progress=False)
     settings = _resized(read_json(pretrained.model / CONFIG), dimensions, pretrained.model)
-    settings = {**settings, **_special_ids(settings, old, new), "vocab_size": len(new)}
+    words = new.get_vocab()
+    ids = {number: words[token] for token, number in old.get_vocab().items() if token in words}
+    settings = {**settings, **renumbered(settings, ids), "vocab_size": len(new)}
     write_atomically(folder / CONFIG, json.dumps(settings, indent=2))
     config = load_config(folder, pretrained.trust_remote_code)
     with quiet(), torch.random.fork_rng():
@@ -261,21 +240,3 @@ def _resized(settings: Mapping[str, Any], dimensions: str | None, folder: Path) 
         followers = {"num_key_value_heads": heads, "head_dim": hidden // heads, "embedding_size": hidden}
         changed |= {name: value for name, value in followers.items() if settings.get(name) is not None}
     return changed
-
-
-def _special_ids(
-    settings: Mapping[str, Any], old: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast
-) -> dict[str, Any]:
-    """Returns the settings of config.json that name ids of special tokens, with the new ids."""
-    names, ids = {number: token for token, number in old.get_vocab().items()}, new.get_vocab()
-
-    def renewed(number: int) -> int | None:
-        return ids.get(names[number]) if number in names else None
-
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        if name.endswith(SPECIAL_ID) and isinstance(value, int):
-            found[name] = renewed(value)
-        elif name.endswith(SPECIAL_ID) and isinstance(value, list):
-            found[name] = [number for each in value if (number := renewed(each)) is not None] or None
-    return found

@@ -12,7 +12,7 @@ pre-training, so that the model also learns to predict the tokens.
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from adapt.config import Config
-from adapt.model.load import load_base, load_model, save_model
+from adapt.model.load import load_base, load_model, read_base, save_model
 from adapt.model.locate import Pretrained
 from adapt.model.packing.packed import Packed
 from adapt.model.safeguards import quiet
@@ -191,7 +191,7 @@ def transplant_rows(
         ModelError: the donor cannot be loaded, or shares no token with the model.
     """
     other = WordReader(load_text_tokenizer(donor).backend_tokenizer)
-    given = embedding_table(load_base(donor.model, donor.trust_remote_code)).detach().numpy()
+    given = embedding_table(read_base(donor.model, donor.trust_remote_code)).detach().numpy()
     ours, theirs = reader.keys(), other.keys()
     both = sorted(ours.keys() & theirs.keys())
     if not both:
@@ -237,15 +237,6 @@ def snippets_of(documents: Iterable[np.ndarray], new: Iterable[int], most: int) 
                     yield snippet
 
 
-@dataclass(frozen=True)
-class Error:
-    """Mean squared difference of hidden states on held-out snippets, before and after distillation."""
-
-    before: float
-    after: float
-    steps: int
-
-
 def match_states(
     teacher: Any,
     student: Any,
@@ -254,8 +245,11 @@ def match_states(
     learning_rate: float,
     causal: bool,
     device: torch.device,
-) -> Error:
+) -> tuple[int, float, float]:
     """Trains the rows of new tokens by distillation, in place, with one pass over the snippets.
+
+    Returns the number of steps, and the mean squared difference of hidden states on held-out snippets, before and
+    after.
 
     Args:
         teacher: the model before its vocabulary was extended, without its head (`adapt.model.load.load_base`).
@@ -275,10 +269,17 @@ def match_states(
     def error(batch: Sequence[np.ndarray]) -> Tensor:
         return state_error(teacher, student, pieces, batch, causal, device)
 
-    before = _mean_error(error, held_out)
-    for start in range(0, len(learnt), STEP_SNIPPETS):
-        rows.step(error(learnt[start : start + STEP_SNIPPETS]))
-    return Error(before, _mean_error(error, held_out), -(-len(learnt) // STEP_SNIPPETS))
+    @torch.no_grad()
+    def held_out_error() -> float:
+        return _mean([float(error(batch)) for batch in batches_of(held_out)])
+
+    def batches_of(some: Sequence[np.ndarray]) -> list[Sequence[np.ndarray]]:
+        return [some[start : start + STEP_SNIPPETS] for start in range(0, len(some), STEP_SNIPPETS)]
+
+    before = held_out_error()
+    for batch in batches_of(learnt):
+        rows.step(error(batch))
+    return len(batches_of(learnt)), before, held_out_error()
 
 
 def state_error(
@@ -310,11 +311,7 @@ def _joined(documents: Sequence[Tensor], device: torch.device) -> Packed:
     return Packed.joined(*map(Packed.single, documents)).to(device)
 
 
-def _mean_error(error: Any, snippets: Sequence[np.ndarray]) -> float:
-    with torch.no_grad():
-        losses = [
-            float(error(snippets[start : start + STEP_SNIPPETS])) for start in range(0, len(snippets), STEP_SNIPPETS)
-        ]
+def _mean(losses: Sequence[float]) -> float:
     return sum(losses) / max(len(losses), 1)
 
 
@@ -322,15 +319,6 @@ STEP_ROWS = 16
 """Number of rows of packed text per step of the warm-up."""
 LONGEST = 128
 """Maximum length of a row in the warm-up [tokens]."""
-
-
-@dataclass(frozen=True)
-class Warmed:
-    """Mean loss over the first tenth and over the last tenth of the warm-up steps [nats per predicted token]."""
-
-    first: float
-    last: float
-    steps: int
 
 
 def warm_up(
@@ -342,8 +330,11 @@ def warm_up(
     learning_rate: float,
     length: int,
     device: torch.device,
-) -> Warmed:
+) -> tuple[int, float, float]:
     """Trains the rows of new tokens with an objective, in place. No other parameter of the model changes.
+
+    Returns the number of steps, and the mean loss over the first tenth and over the last tenth of the steps [nats per
+    predicted token].
 
     Args:
         model: a language model (`adapt.model.load.load_model`).
@@ -363,7 +354,7 @@ def warm_up(
         rows.step(loss)
         losses.append(float(loss.detach()))
     tenth = max(1, len(losses) // 10)
-    return Warmed(_mean_loss(losses[:tenth]), _mean_loss(losses[-tenth:]), len(losses))
+    return len(losses), _mean(losses[:tenth]), _mean(losses[-tenth:])
 
 
 def batches_in_turn(documents: Iterable[np.ndarray], length: int) -> Iterator[Batch]:
@@ -391,10 +382,6 @@ def _row_batch(tokens: np.ndarray, starts: np.ndarray, number: int) -> Batch:
     )
 
 
-def _mean_loss(losses: Sequence[float]) -> float:
-    return sum(losses) / max(len(losses), 1)
-
-
 TOGETHER = 64
 """Number of documents that are tokenized at once."""
 
@@ -406,8 +393,8 @@ def distil_rows(
     texts: Iterable[str],
     config: Config,
     folder: Path,
-) -> Error:
-    """Trains new rows by distillation from the original model, and writes the model.
+) -> tuple[int, float, float]:
+    """Trains new rows by distillation from the original model, and writes the model. Returns as `match_states`.
 
     Args:
         teacher: the model before its vocabulary was extended.
@@ -422,16 +409,21 @@ def distil_rows(
     random.Random(config.seed).shuffle(snippets)
     student = load_base(extended.model, extended.trust_remote_code)
     known = load_base(teacher.model, teacher.trust_remote_code)
-    error = match_states(known, student, pieces, snippets, asked.learning_rate, causal, _device())
+    found = match_states(known, student, pieces, snippets, asked.learning_rate, causal, _device())
     model = load_model(extended.model, causal, extended.trust_remote_code)
     with torch.no_grad():
         embedding_table(model)[list(pieces)] = embedding_table(student)[list(pieces)].cpu()
     _save(extended, model, folder)
-    return error
+    return found
 
 
-def warm_rows(extended: Pretrained, new: Sequence[int], texts: Iterable[str], config: Config, folder: Path) -> Warmed:
-    """Trains new rows with the objective of pre-training, and writes the model. For arguments see `distil_rows`."""
+def warm_rows(
+    extended: Pretrained, new: Sequence[int], texts: Iterable[str], config: Config, folder: Path
+) -> tuple[int, float, float]:
+    """Trains new rows with the objective of pre-training, and writes the model. Returns as `warm_up`.
+
+    For arguments see `distil_rows`.
+    """
     asked, causal = config.vocabulary, config.objective.kind == "causal"
     model = load_model(extended.model, causal, extended.trust_remote_code)
     tokenizer = load_tokenizer(extended.model, extended.tokenizer, extended.trust_remote_code)

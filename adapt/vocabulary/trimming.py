@@ -139,18 +139,29 @@ def with_new_ids(settings: Mapping[str, Any], trimmed: Trimmed) -> dict[str, Any
     Raises:
         ModelError: a special token that config.json names would be dropped.
     """
-    ids: dict[int, int] = trimmed.ids
-    changed: dict[str, Any] = {"vocab_size": len(trimmed.kept)}
     for name, value in settings.items():
         if name.endswith(SPECIAL_ID) and isinstance(value, int | list):
             numbers = value if isinstance(value, list) else [value]
-            if lost := [number for number in numbers if number not in ids]:
+            if lost := [number for number in numbers if number not in trimmed.ids]:
                 raise ModelError(
                     f"the vocabulary cannot be trimmed: {name} in config.json is {lost[0]}, but no token has this id",
                     f"correct config.json, or set {name} to null if the model does not use this token",
                 )
-            changed[name] = [ids[number] for number in numbers] if isinstance(value, list) else ids[value]
-    return {**settings, **changed}
+    return {**settings, **renumbered(settings, trimmed.ids), "vocab_size": len(trimmed.kept)}
+
+
+def renumbered(settings: Mapping[str, Any], ids: Mapping[int, int]) -> dict[str, Any]:
+    """Returns the settings of config.json that name ids of special tokens, with the new ids.
+
+    Args:
+        settings: the content of config.json.
+        ids: new ids, keyed by old id. Ids of dropped tokens become None.
+    """
+    return {
+        name: [ids[number] for number in value if number in ids] or None if isinstance(value, list) else ids.get(value)
+        for name, value in settings.items()
+        if name.endswith(SPECIAL_ID) and isinstance(value, int | list)
+    }
 
 
 def keep_rows(model: PreTrainedModel, kept: list[int]) -> None:

@@ -3,12 +3,17 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from adapt.runner.record import OneModel, Record
 from adapt.show.blocks import Block, Drawing, Figures, Table, TextBlock, formatted, summary
 from adapt.show.drawing import canvas, color, style, svg
 from adapt.support.better import Less, More
 from adapt.support.errors import DataError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SHOWN = 10
 """Maximum number of words in a table or list of a result."""
@@ -142,7 +147,12 @@ class Analyzed:
         """Formats sentences on how often words are split, and tables of split words and of savings by new tokens."""
         rows = [[name, *words.cells()] for name, words in self.domains.items()]
         series = [(name, number) for number, name in enumerate(self.domains)]
-        drawing = Drawing(self._curves(record.name), "Tokens per word by number of tokens added; the dot is the elbow.")
+
+        def draw() -> str:
+            with style():
+                return svg(_curves(self.domains, color)[0], f"{record.name}-vocabulary")
+
+        drawing = Drawing(draw, "Tokens per word by number of tokens added; the dot is the elbow.")
         names = {name: "general text" if name == "(general)" else name for name in self.domains}
         said = [words.sentence(names[name]) for name, words in self.domains.items()]
         return [
@@ -153,21 +163,6 @@ class Analyzed:
             *(words.worst_words(name) for name, words in self.domains.items()),
             TextBlock(f"Plot of tokens per word: {record.path / 'vocabulary.png'}"),
         ]
-
-    def _curves(self, name: str) -> Callable[[], str]:
-        def draw() -> str:
-            with style():
-                figure, axes = canvas(6.4, 4.0)
-                for number, words in enumerate(self.domains.values()):
-                    tokens, fertility = zip(*((each.tokens, each.fertility) for each in words.curve), strict=True)
-                    axes.plot(tokens, fertility, color=color(number))
-                    best = words.at_elbow
-                    axes.plot([best.tokens], [best.fertility], "o", color=color(number))
-                axes.set_xscale("symlog", linthresh=10)
-                axes.set(xlabel="tokens added", ylabel="tokens per word")
-                return svg(figure, f"{name}-vocabulary")
-
-        return draw
 
 
 WORD_COLUMNS = (
@@ -267,18 +262,23 @@ def empty_corpus(name: str) -> DataError:
 
 def draw_curves(domains: Mapping[str, DomainWords], file: Path) -> None:
     """Draws tokens per word by number of added tokens for each domain, marks the elbow, and writes a PNG."""
-    figure, axes = canvas(7, 4.5)
-    for name, words in domains.items():
-        (line,) = axes.plot([each.tokens for each in words.curve], [each.fertility for each in words.curve], label=name)
-        for each in words.curve:
-            if each.tokens == words.elbow:
-                axes.plot(each.tokens, each.fertility, "o", color=line.get_color())
-    axes.set_xscale("symlog", linthresh=10)
+    figure, axes = _curves(domains, "C{}".format)
     axes.set_xlabel("tokens added (dot: elbow)")
-    axes.set_ylabel("tokens per word")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     figure.savefig(file, dpi=120)
+
+
+def _curves(domains: Mapping[str, DomainWords], color_of: Callable[[int], str]) -> "tuple[Figure, Axes]":
+    """Draws tokens per word by number of added tokens for each domain, and marks the elbow."""
+    figure, axes = canvas(6.4, 4.0)
+    for number, (name, words) in enumerate(domains.items()):
+        tokens, fertility = zip(*((each.tokens, each.fertility) for each in words.curve), strict=True)
+        axes.plot(tokens, fertility, color=color_of(number), label=name)
+        axes.plot([words.at_elbow.tokens], [words.at_elbow.fertility], "o", color=color_of(number))
+    axes.set_xscale("symlog", linthresh=10)
+    axes.set(xlabel="tokens added", ylabel="tokens per word")
+    return figure, axes
 
 
 @dataclass(frozen=True)

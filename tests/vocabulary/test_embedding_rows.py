@@ -5,15 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import FunnelConfig, FunnelForMaskedLM
 
 from adapt.config import Config
 from adapt.job.measuring_jobs import change_vocabulary
-from adapt.model.load import load_model
+from adapt.model.load import load_base, load_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import ensure
 from adapt.stage.context import Context
-from adapt.support.errors import ConfigError
+from adapt.support.errors import ConfigError, ModelError
 from adapt.vocabulary.new_rows import INITS, add_rows, embedding_table, transplant_rows, transplanted
 from adapt.vocabulary.word_reader import WordReader
 from tests.model.architectures import random_model
@@ -113,6 +114,19 @@ def test_a_model_that_is_its_own_donor_gives_the_means_of_pieces(tiny_bert: Path
     transplant_rows(model, reader, [size], ["hepatitis"], Pretrained(tiny_bert, tiny_bert))
     row, mean = embedding_table(model)[size].detach(), table[list(pieces)].mean(0)
     assert torch.linalg.norm(row - mean) < 0.05 * torch.linalg.norm(mean)
+
+
+def test_a_donor_need_not_compute_packed_documents(tiny_bert: Path, tmp_path: Path) -> None:
+    model, tokenizer = load_model(tiny_bert), load_tokenizer(tiny_bert)
+    sizes = {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 16, "block_sizes": [2, 2, 2], "pad_token_id": 0}
+    FunnelForMaskedLM(FunnelConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    reader, size = WordReader(tokenizer.backend_tokenizer), len(tokenizer)
+    add_rows(model, {size: reader.pieces("hepatitis")}, size, "zero_logit", 0)
+    with pytest.raises(ModelError, match="FunnelModel cannot compute"):
+        load_base(tmp_path)
+    transplant_rows(model, reader, [size], ["hepatitis"], Pretrained(tmp_path, tmp_path))
+    assert embedding_table(model)[size].any()
 
 
 def test_the_stage_and_its_key(config: Config, tiny_bert: Path) -> None:  # noqa: F811

@@ -30,11 +30,12 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 from transformers.pytorch_utils import Conv1D
 
+from adapt.model.additions.table import no_parts
 from adapt.model.architecture import first_position
 from adapt.model.layers import add_to_block, layers_of, outputs
 from adapt.model.size import EXPERTS
 from adapt.model.states import text_features
-from adapt.support.errors import ModelError, nearest
+from adapt.support.errors import ModelError
 
 DOMAINS = "domains"
 """Name of the module that stores the domains' names and prototypes, in the base model and in the list of additions."""
@@ -147,14 +148,10 @@ def choose_domain(model: Any, name: str) -> None:
         ModelError: the model has no sets for that domain.
     """
     known = domains_of(model)
-    if known is None:
-        raise ModelError(
-            f"the model has no domain-specific parts, so the domain {name!r} cannot be selected", "leave out the domain"
-        )
-    if name not in known.names:
-        fix = nearest(name, known.names, f"choose one of {', '.join(known.names)}")
-        raise ModelError(f"the model has no parts for the domain {name!r}", fix)
-    choose_set(model, known.names.index(name))
+    names = known.names if known else []
+    if name not in names:
+        raise no_parts("the model", name, names)
+    choose_set(model, names.index(name))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from adapt.model.additions.domain_modules import DomainSets
-from adapt.model.layers import add_to_block, inputs, layers_of, outputs
+from adapt.model.layers import add_to_block, inputs, layers_of, multiply_units, outputs
 
 UNITS, PLUGINS = "unit_masks", "plugins"
 """Names of the two kinds of added modules with masks, and of the submodules that they add to a layer."""
@@ -66,9 +66,7 @@ class UnitMask(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """Multiplies each unit of states [..., units x width] by its value in the mask."""
-        by_unit = states.unflatten(-1, (len(self.embedding), -1))
-        masked: Tensor = (by_unit * self.values().to(states.dtype)[:, None]).flatten(-2)
-        return masked
+        return multiply_units(states, self.values())
 
 
 class _Bounded(torch.autograd.Function):

@@ -4,7 +4,7 @@ An example of the list in config.json is `"additions": [{"kind": "adapters", ...
 neither torch nor transformers, so that a job can report an unsuitable model before they are loaded.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def attach_additions(model: Any, config: Any) -> None:
         config: the configuration.
 
     Raises:
-        ModelError: a kind or an option is unknown.
+        ModelError: a kind is unknown.
     """
     for entry in additions_of(config):
         options = {name: value for name, value in entry.items() if name != "kind"}
@@ -53,27 +53,19 @@ def attach_additions(model: Any, config: Any) -> None:
                 f"config.json names the addition {kind!r}, which this version of dontstop does not know",
                 nearest(kind, ADDITIONS, f"load it with the version of dontstop that made it (known here: {known})"),
             )
-        attach = ADDITIONS.load(kind)
-        try:
-            attach(model, **options)
-        except TypeError as error:  # another version of dontstop may have written the entry
-            raise ModelError(
-                f"the options of the addition {kind!r} in config.json do not fit this version of dontstop: {error}",
-                "load the model with the version of dontstop that saved it",
-            ) from error
+        ADDITIONS.load(kind)(model, **options)
 
 
 KEY = "additions"
-_ITS = "its config.json"
 
 
 def additions_of(config: Any) -> list[dict[str, Any]]:
     """Returns the entries of additions in transformers' configuration object, in the order in which to attach them.
 
     Raises:
-        ModelError: the entries are not a list of objects with a kind, or the numbers of domains and of sets differ.
+        ModelError: the entries are not a list of objects with a kind.
     """
-    return _counted(_checked(getattr(config, KEY, None) or [], _ITS), _ITS)
+    return _checked(getattr(config, KEY, None) or [])
 
 
 def with_addition(config: Any, kind: str, **options: Any) -> None:
@@ -85,7 +77,7 @@ def with_addition(config: Any, kind: str, **options: Any) -> None:
         options: arguments of the function that attaches the addition; plain JSON.
     """
     entry = {"kind": kind, **options}
-    entries = _checked(getattr(config, KEY, None) or [], _ITS)
+    entries = additions_of(config)
     kinds = [old["kind"] for old in entries]
     replaced = [entry if old["kind"] == kind else old for old in entries]
     setattr(config, KEY, replaced if kind in kinds else [*entries, entry])
@@ -95,10 +87,17 @@ def stored_additions(folder: Path) -> list[dict[str, Any]]:
     """Reads the entries of additions from the config.json of a model folder.
 
     Raises:
-        ModelError: config.json cannot be read, or its entries are invalid.
+        ModelError: config.json cannot be read, or its entries are not a list of objects with a kind.
     """
-    where = str(folder / CONFIG)
-    return _counted(_checked(read_json(folder / CONFIG).get(KEY) or [], where), where)
+    return _checked(read_json(folder / CONFIG).get(KEY) or [])
+
+
+def _checked(entries: Any) -> list[dict[str, Any]]:
+    if not (isinstance(entries, list) and all(isinstance(entry, dict) and "kind" in entry for entry in entries)):
+        raise ModelError(
+            f"`{KEY}` in a config.json is not a list of objects that each have a kind", "copy or train the model again"
+        )
+    return entries
 
 
 def refuse_additions(folder: Path, what: str) -> None:
@@ -128,34 +127,20 @@ def check_parts(folder: Path, domain: str) -> None:
     Raises:
         ModelError: the model has no parameters for this domain. The error lists its domains.
     """
-    named = [entry for entry in stored_additions(folder) if entry["kind"] == "domains"]
-    names = [name for entry in named for name in entry["names"]]
+    names = [name for entry in stored_additions(folder) if entry["kind"] == "domains" for name in entry["names"]]
     if domain not in names:
-        fix = (
-            f"choose one of {', '.join(names)}"
-            if names
-            else "leave out the domain: the model has no domain-specific parts"
-        )
-        raise ModelError(f"{folder} has no parts for the domain {domain!r}", nearest(domain, names, fix))
+        raise no_parts(str(folder), domain, names)
 
 
-def _checked(entries: Any, where: str) -> list[dict[str, Any]]:
-    """Checks that the entries are a list of objects with a kind, and returns them."""
-    if not (isinstance(entries, list) and all(isinstance(entry, dict) and "kind" in entry for entry in entries)):
-        raise ModelError(
-            f"`{KEY}` in {where} is not a list of objects that each have a kind", "copy or train the model again"
-        )
-    return entries
+def no_parts(model: str, domain: str, names: Sequence[str]) -> ModelError:
+    """Returns the error for a domain for which a model has no added parameters.
 
-
-def _counted(entries: list[dict[str, Any]], where: str) -> list[dict[str, Any]]:
-    """Checks that each kind of addition has one set for each named domain, and returns the entries."""
-    for names in (entry["names"] for entry in entries if entry["kind"] == "domains"):
-        for entry in entries:
-            if entry.get("sets", len(names)) != len(names):
-                raise ModelError(
-                    f"{where} names {len(names)} domains ({', '.join(names)}), but has {entry['kind']} for"
-                    f" {entry['sets']} domains",
-                    "copy or train the model again",
-                )
-    return entries
+    Args:
+        model: the model, for the message.
+        domain: name of the domain.
+        names: names of the model's domains.
+    """
+    fix = (
+        f"choose one of {', '.join(names)}" if names else "leave out the domain: the model has no domain-specific parts"
+    )
+    return ModelError(f"{model} has no parts for the domain {domain!r}", nearest(domain, names, fix))

@@ -339,18 +339,9 @@ def text_tokenizer(pretrained: Pretrained) -> TextTokenizer:
     Raises:
         ModelError: see `adapt.model.tokenizer.load_tokenizer`.
     """
-    return known_of(loaded_tokenizer(pretrained))
+    from adapt.model.tokenizer import load_text_tokenizer  # imported here, because it loads transformers
 
-
-def loaded_tokenizer(pretrained: Pretrained) -> "PreTrainedTokenizerFast":
-    """Loads the tokenizer of a model with transformers, which takes some seconds if it is not imported yet.
-
-    Raises:
-        ModelError: see `adapt.model.tokenizer.load_tokenizer`.
-    """
-    from adapt.model.tokenizer import load_text_tokenizer
-
-    return load_text_tokenizer(pretrained)
+    return known_of(load_text_tokenizer(pretrained))
 
 
 def known_of(loaded: "PreTrainedTokenizerFast") -> TextTokenizer:
