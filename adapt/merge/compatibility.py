@@ -34,11 +34,7 @@ class NewTokens:
 
 
 def new_tokens(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | None:
-    """Compares the ids of all tokens between the models and the base. Chat templates are not compared.
-
-    Args:
-        base: the model from which the other models were trained.
-        models: the models that are merged with the base.
+    """Compares the ids of all tokens between models and their base. Chat templates are not compared.
 
     Returns:
         The new tokens; None if all models have the tokens of the base.

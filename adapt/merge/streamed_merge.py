@@ -142,24 +142,14 @@ def _reshaped(header: bytes, shapes: Shapes) -> bytes:
 
 
 def size_of(form: Mapping[str, Any], shape: tuple[int, ...]) -> int:
-    """Returns the size in bytes that a stored tensor would have with another shape.
-
-    Args:
-        form: the tensor's entry in the header.
-        shape: the other shape.
-    """
+    """Returns the size that a tensor with the entry `form` in a header would have with another shape [bytes]."""
     begin, end = form["data_offsets"]
     elements = prod(form["shape"])
     return (int(end) - int(begin)) // elements * prod(shape) if elements else 0
 
 
 def write_index(source: Path, target: Path, grown: int) -> None:
-    """Writes the index file of a merged model that has several weight files.
-
-    Args:
-        source: the index file of the base.
-        target: the new index file.
-        grown: size of the merged model minus size of the base, in bytes.
+    """Writes the index of a merged model with several weight files, which is `grown` bytes larger than the base.
 
     Raises:
         StorageError: the folder cannot be written or the disk is full.
@@ -187,12 +177,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Names:
-    """Finds the names of an architecture's tensors, and which names are equivalent.
-
-    Args:
-        folder: folder of a model.
-        trust_remote_code: whether code that comes with the model may run.
-    """
+    """Finds the names of the tensors of a model's architecture, and which names are equivalent."""
 
     folder: Path
     trust_remote_code: bool = False
@@ -240,12 +225,6 @@ def same_tensors(base: Shapes, model: Shapes, names: Names, folder: Path) -> dic
     """Returns the names of the base's tensors in the model, keyed by their names in the base.
 
     Parts that no language model has, such as a pooler, may be missing.
-
-    Args:
-        base: the tensors of the base.
-        model: the tensors of the model.
-        names: the names in the base's architecture.
-        folder: folder of the model, for messages.
 
     Raises:
         ModelError: the model lacks a tensor of the base, has an additional tensor, or has a tensor of another shape.
@@ -299,12 +278,7 @@ class NewRows:
         ]
 
     def widen(self, name: str, base: Tensor, models: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Adds the rows of new tokens to one tensor of the base and of the models.
-
-        Args:
-            name: name of the tensor.
-            base: the base's tensor, [V, ...] fp32.
-            models: the tensor of each model, [V, ...], where V is larger in models with new tokens.
+        """Adds the rows of new tokens to a tensor of the base, [V, ...] fp32, and of the models, with other V.
 
         Returns:
             The tensors with rows for all tokens. Tensors that do not have one row per token are returned unchanged.

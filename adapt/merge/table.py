@@ -23,11 +23,7 @@ MERGERS: Kinds[type[Merger]] = Kinds(
 
 
 def merging_of(config: Config, models: int) -> Merging:
-    """Returns the options of a merge. Options that are not configured get the defaults of the merge method.
-
-    Args:
-        config: the job's configuration.
-        models: number of models that are merged.
+    """Returns the options of a merge of this many models. Options that are not set get the merge method's defaults.
 
     Raises:
         ConfigError: a field does not fit the merge method or the number of models, or is out of its range.

@@ -155,10 +155,7 @@ def unequal_tables(generator: str, fault: str) -> ModelError:
 
 
 def pattern_of(kind: str) -> Pattern:
-    """Returns the names of the parts of an architecture's layers.
-
-    Args:
-        kind: `model_type` of the architecture.
+    """Returns the names of the parts of the layers of an architecture, given its `model_type`.
 
     Raises:
         ModelError: the architecture is not supported.

@@ -42,9 +42,6 @@ class MaskPredictions(nn.Module):
 
     The state of a document's first token is added to each state of the document. A norm, a dense layer with activation
     and a linear layer follow, as in Microsoft's code.
-
-    Args:
-        config: config of the model.
     """
 
     def __init__(self, config: Any) -> None:
@@ -61,11 +58,7 @@ class MaskPredictions(nn.Module):
 
 
 class DebertaV2ForPreTraining(DebertaV2PreTrainedModel):
-    """DeBERTa-v2 or -v3 with the head that finds replaced tokens. transformers does not have this head.
-
-    Args:
-        config: config of the model.
-    """
+    """DeBERTa-v2 or -v3 with the head that finds replaced tokens. transformers does not have this head."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -105,12 +98,7 @@ class DisentangledEmbedding(nn.Embedding):
 
 
 class Detector(nn.Module):
-    """A generator and a discriminator.
-
-    Args:
-        generator: a masked language model.
-        discriminator: an encoder with a head that computes one number per token.
-    """
+    """A generator, which is a masked language model, and a discriminator, whose head computes one number per token."""
 
     def __init__(self, generator: PreTrainedModel, discriminator: PreTrainedModel) -> None:
         super().__init__()

@@ -299,15 +299,10 @@ def insert_copies(model: Any, layers: Sequence[Layer], sources: Sequence[tuple[i
 
 
 def _complete(layer: Any, config: Any, number: int) -> None:
-    """Adds to a copied layer the parts that this architecture has at the copy's position, but not at the original's.
+    """Adds to a copied layer the parts that the architecture has at layer `number` (from 0), but not at the original's.
 
     This applies to copies of ModernBERT's layer 0, which has no norm before attention, unlike all other layers. The
     initial weights of the added norm do not matter, because the copy's output projections are 0.
-
-    Args:
-        layer: the copied layer.
-        config: config of the larger model.
-        number: index of the layer in the larger model, from 0.
     """
     with torch.device("meta"):
         made = type(layer)(config, layer_idx=number)

@@ -217,12 +217,7 @@ def weight_files(folder: Path, name: str = "") -> list[Path]:
 
 
 def no_head(name: str, absent: Sequence[str]) -> ModelError:
-    """Returns the error for a model without a complete language-model head, which predicts tokens.
-
-    Args:
-        name: name of the model, for the message.
-        absent: names of the missing weights.
-    """
+    """Returns the error for a model that lacks the weights `absent` of its language-model head."""
     return ModelError(
         f"{name} lacks weights of its language model: {listed(absent)}",
         "use a checkpoint that was saved with its language-model head; for an encoder that was published without one,"
@@ -293,12 +288,7 @@ def mistaken_address(path: str) -> ModelError | None:
 
 
 def mistaken_folder(folder: Path, name: str) -> ModelError:
-    """Returns the error for a folder that has no config.json or no weights in safetensors.
-
-    Args:
-        folder: the folder.
-        name: the user's name for the folder.
-    """
+    """Returns the error for a folder without config.json or safetensors. `name` is the user's name for it."""
     if not any(folder.iterdir()):
         return ModelError(f"{name} is an empty folder", "correct model.path, or copy the model there again")
     if (folder / ADAPTER).is_file():

@@ -13,11 +13,7 @@ HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 def is_hub_id(name: str) -> bool:
-    """Returns whether a name is an id of the Hub. A name that is also a local path is no id, as in transformers.
-
-    Args:
-        name: the value of a field such as `model.path`.
-    """
+    """Returns whether a name is an id of the Hub. A name that is also a local path is no id, as in transformers."""
     return bool(HUB_ID.fullmatch(name)) and not Path(name).exists()
 
 

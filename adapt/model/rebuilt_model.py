@@ -34,10 +34,6 @@ def lacks_head(folder: Path, trust_remote_code: bool = False) -> bool:
     """Whether a model is an encoder without a head for masked tokens, according to the names of its weights.
 
     Weights that are tied to the embeddings do not count.
-
-    Args:
-        folder: folder of the model.
-        trust_remote_code: whether to run code that comes with the checkpoint.
     """
     config = load_config(folder, trust_remote_code)
     if not is_encoder(config) or is_decoder(config) or additions_of(config):
@@ -50,14 +46,10 @@ def lacks_head(folder: Path, trust_remote_code: bool = False) -> bool:
 
 
 def write_with_head(start: Pretrained, folder: Path) -> int:
-    """Writes a model with a new head for masked tokens, and its tokenizer.
+    """Writes a model with a new head for masked tokens, and its tokenizer. The caller must make this atomic.
 
     The head is transformers' head for the architecture, with weights drawn as for pre-training. The head's last layer
     shares the table of token embeddings.
-
-    Args:
-        start: an encoder without a head.
-        folder: folder to write. The caller must make this atomic.
 
     Returns:
         The number of new parameters.
@@ -135,13 +127,11 @@ MASK = "<mask>"
 def write_turned(start: Pretrained, folder: Path) -> tuple[str, bool]:
     """Converts a decoder to bidirectional attention, and writes the model and a tokenizer with a mask token.
 
+    The caller must make this atomic.
+
     The weights stay the same. A tokenizer without a mask token gets `<mask>`. The new row in each table of input or
     output embeddings is the mean of all tokens' rows. LLM2Vec (arXiv 2404.05961) uses an ordinary token such as `_`
     instead, which would change the tokens of texts that contain it.
-
-    Args:
-        start: a decoder with its head.
-        folder: folder to write. The caller must make this atomic.
 
     Returns:
         The mask token, and whether it was added.

@@ -34,12 +34,7 @@ class Start:
     """The stage that converted the decoder `pretrained` to bidirectional attention (`model.attention`), if any."""
 
     def after(self, training: Stage[Any], own_tokenizer: bool = False) -> "Start":
-        """Returns the `Start` for later stages, which use the model that the stage `training` writes.
-
-        Args:
-            training: the stage that writes the model.
-            own_tokenizer: whether the stage also writes a tokenizer.
-        """
+        """Returns the `Start` for later stages, which use a stage's model and, if `own_tokenizer`, its tokenizer."""
         vocabulary = training if own_tokenizer else self.vocabulary
         return replace(self, digest=None, training=training, vocabulary=vocabulary)
 

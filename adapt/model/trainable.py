@@ -22,12 +22,7 @@ _LAYERS = re.compile(r"layers:(\d+)")
 
 
 def frozen_names(names: Iterable[str], kind: str, freeze: Iterable[str]) -> set[str]:
-    """Returns the names of the parameters that `training.freeze` leaves untrained.
-
-    Args:
-        names: names of all parameters.
-        kind: `model_type` of the model.
-        freeze: entries of `training.freeze`.
+    """Returns the names of the parameters that `training.freeze` leaves untrained, in a model with `model_type` `kind`.
 
     Raises:
         ConfigError: an entry matches no parameter or names more layers than there are, or all parameters are frozen.
@@ -50,15 +45,10 @@ def frozen_names(names: Iterable[str], kind: str, freeze: Iterable[str]) -> set[
 
 
 def rate_factors(names: Iterable[str], kind: str, training: TrainingConfig) -> dict[str, float]:
-    """Returns the factor of the learning rate of each parameter.
+    """Returns the factor of the learning rate of each parameter, in a model with `model_type` `kind`.
 
     Layer l of L, counted from 0, has the factor layer_decay^(L - 1 - l), and tables of embeddings have the factor
     embedding_rate times layer_decay^L. All other parameters, such as the language-model head, have the factor 1.
-
-    Args:
-        names: names of all parameters.
-        kind: `model_type` of the model.
-        training: settings of the training.
 
     Raises:
         ModelError: `training.layer_decay` is used with an unsupported architecture.
@@ -95,12 +85,7 @@ def check_trained(training: TrainingConfig, folder: Path) -> None:
 
 
 def frozen_summary(training: TrainingConfig, folder: Path) -> str:
-    """Returns a message that says how many tensors `training.freeze` freezes. Empty if it freezes no tensor.
-
-    Args:
-        training: settings of the training.
-        folder: folder of the model.
-    """
+    """Returns a message that says how many tensors `training.freeze` freezes. Empty if it freezes no tensor."""
     if not training.freeze:
         return ""
     shapes = tensor_shapes(folder)
@@ -114,12 +99,7 @@ def frozen_summary(training: TrainingConfig, folder: Path) -> str:
 
 
 def trained_share(training: TrainingConfig, size: ModelSize) -> float:
-    """Returns the share of a model's parameters that are still trained with `training.freeze`, from 0 to 1.
-
-    Args:
-        training: settings of the training.
-        size: size of the model.
-    """
+    """Returns the share of a model's parameters that are still trained with `training.freeze`, from 0 to 1."""
     sizes = dict(size.tensors)
     if not training.freeze or not sizes:
         return 1.0
@@ -140,12 +120,7 @@ def _fits(name: str, entry: str, kind: str) -> bool:
 
 
 def top_names(names: Iterable[str], kind: str, count: int) -> set[str]:
-    """Returns the names of the parameters in the top layers of a model, and in its pooler.
-
-    Args:
-        names: names of all parameters.
-        kind: `model_type` of the model.
-        count: number of top layers.
+    """Returns the names of the parameters in the top layers of a model with `model_type` `kind`, and in its pooler.
 
     Raises:
         ConfigError: the model has fewer than `count` layers.

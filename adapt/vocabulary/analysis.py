@@ -177,12 +177,7 @@ MOST = 20_000
 
 
 def broken_words(words: Sequence[CountedWord], min_count: int) -> list[CountedWord]:
-    """Returns the words that would save pieces if they were tokens, ordered by savings, at most 20,000.
-
-    Args:
-        words: the counted words of a corpus.
-        min_count: words with fewer occurrences are left out.
-    """
+    """Returns the 20,000 words that would save most pieces as tokens, of those with `min_count` occurrences."""
     broken = [word for word in words if word.saved > 0 and word.count >= min_count]
     return sorted(broken, key=lambda word: (-word.saved, word.word))[:MOST]
 
@@ -190,11 +185,10 @@ def broken_words(words: Sequence[CountedWord], min_count: int) -> list[CountedWo
 def elbow(saved: Sequence[int]) -> int:
     """Returns the number of tokens after which each further token saves less than the mean over all tokens.
 
+    `saved` lists the number of pieces that each token saves, the highest first.
+
     At this number, the curve of total savings is farthest above the straight line between its ends (Kneedle, Satopaa et
     al. 2011).
-
-    Args:
-        saved: number of pieces that each token saves, the highest first.
     """
     if not saved:
         return 0
@@ -230,11 +224,7 @@ def by_divergence(
     C(t), where C counts occurrences at the beginning of words. The score of s is P_D log(P_D / P_S), where D is the
     domain and S general text, with add-one smoothing in S.
 
-    Args:
-        words: the counted words of the domain.
-        general: the counted words of general text.
-        reader: the word reader of the tokenizer.
-        min_count: sequences that are rarer in the domain are left out.
+    Sequences with fewer than `min_count` occurrences in the domain are left out.
     """
     ours, theirs = _beginnings(words), _beginnings(general)
     scores = {}
@@ -267,13 +257,8 @@ def by_training(
 ) -> list[CountedWord]:
     """Returns the pieces of a tokenizer that was trained on the domain, ordered by savings.
 
-    The savings of a piece are the number of pieces that the corpus would save if it became a token.
-
-    Args:
-        words: the counted words of the domain.
-        trained: a tokenizer of the same kind, trained on the domain.
-        reader: the word reader of the tokenizer that is extended.
-        min_count: pieces that are rarer in the domain are left out.
+    The savings of a piece are the number of pieces that the corpus would save if it became a token. Pieces with fewer
+    than `min_count` occurrences in the domain are left out.
     """
     counts: Counter[str] = Counter()
     for word in words:

@@ -183,13 +183,9 @@ UNKNOWN = 10.0
 
 
 def new_scores(scores: Mapping[str, float], pieces: Sequence[str]) -> dict[str, float]:
-    """Returns the scores of new pieces.
+    """Returns the scores of new pieces [nats], from the scores of the old pieces [nats].
 
     Shorter pieces are scored first, so that the score of a longer piece is also above paths over shorter new pieces.
-
-    Args:
-        scores: scores of the old pieces [nats].
-        pieces: the new pieces.
     """
     known, lowest, new = dict(scores), min(scores.values(), default=0.0) - UNKNOWN, {}
     for piece in sorted(pieces, key=lambda text: (len(text), text)):
@@ -200,10 +196,7 @@ def new_scores(scores: Mapping[str, float], pieces: Sequence[str]) -> dict[str, 
 def best_path(text: str, scores: Mapping[str, float], unknown: float) -> float:
     """Returns the highest sum of scores over all splits of a text into pieces (Viterbi; Kudo 2018, arXiv 1804.10959).
 
-    Args:
-        text: the text.
-        scores: scores of the pieces.
-        unknown: score of a character that is not a piece.
+    A character that is not a piece has the score `unknown`.
     """
     best = [0.0] + [-inf] * len(text)
     for end in range(1, len(text) + 1):
@@ -221,13 +214,7 @@ out."""
 
 
 def tokens_to_add(size: int | str | None, candidates: Sequence[CountedWord], vocabulary: int) -> int:
-    """Returns how many candidates should become tokens. The result may exceed the number of candidates.
-
-    Args:
-        size: `vocabulary.size`.
-        candidates: the candidates, the best first.
-        vocabulary: number of tokens of the tokenizer.
-    """
+    """Returns how many candidates should become tokens. The result may exceed the number of candidates."""
     if size == "elbow":
         return elbow([word.saved for word in candidates])
     assert not isinstance(size, str)
@@ -327,13 +314,9 @@ def write_extended(
 def save_tokenizer(
     tokenizer: PreTrainedTokenizerFast, backend: Tokenizer, folder: Path, trust_remote_code: bool
 ) -> None:
-    """Writes a tokenizer with changed tokens, reads it back, and checks that nothing has changed.
+    """Writes a tokenizer whose backend was replaced, reads it back, and checks that nothing has changed.
 
-    Args:
-        tokenizer: the original tokenizer.
-        backend: the changed tokenizer.
-        folder: the folder in which it is written, which already has config.json.
-        trust_remote_code: whether code that comes with the checkpoint may run.
+    The folder must already have config.json.
 
     Raises:
         ModelError: the tokenizer that was read back differs.
@@ -401,15 +384,7 @@ The first new tokens: {first}.
 
 
 def write_extension_card(folder: Path, name: str, base_model: str, extended: Extended, causal: bool) -> None:
-    """Writes the model card of an extended model.
-
-    Args:
-        folder: folder of the extended model.
-        name: name of the job.
-        base_model: the original model, as named in the configuration.
-        extended: the result of the extension.
-        causal: whether the model predicts next tokens.
-    """
+    """Writes the model card of an extended model, with the names of the job and of the original model."""
     additions = [entry["kind"] for entry in stored_additions(folder)]
     facts = {
         "new tokens": extended.words + extended.steps,

@@ -178,14 +178,9 @@ def transplant_rows(
 ) -> None:
     """Initializes the rows of new tokens in embeddings, head and head bias from a donor's embeddings, in place.
 
-    If the donor splits a new token into several pieces, the mean of the pieces' rows is used.
+    `reader` reads with the tokenizer before the extension. `surfaces` are the new tokens as readable text.
 
-    Args:
-        model: the model, which already has rows for the new tokens.
-        reader: word reader of the model's tokenizer before the extension.
-        new: ids of the new tokens.
-        surfaces: the new tokens as readable text.
-        donor: the other model.
+    If the donor splits a new token into several pieces, the mean of the pieces' rows is used.
 
     Raises:
         ModelError: the donor cannot be loaded, or shares no token with the model.

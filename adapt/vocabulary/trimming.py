@@ -37,14 +37,9 @@ class Trimmed:
 
 
 def trim_tokenizer(backend: Tokenizer, used: Iterable[int], special: Iterable[int]) -> Trimmed:
-    """Removes the unused tokens of a tokenizer.
+    """Returns a tokenizer without the unused tokens. `used` and `special` are ids.
 
     Special and added tokens, bytes, ASCII characters, and intermediate results of merges always remain.
-
-    Args:
-        backend: the original tokenizer, which is not changed.
-        used: ids of the used tokens.
-        special: ids of special tokens.
 
     Raises:
         ModelError: the type of the tokenizer's model is not supported.
@@ -151,12 +146,7 @@ def with_new_ids(settings: Mapping[str, Any], trimmed: Trimmed) -> dict[str, Any
 
 
 def renumbered(settings: Mapping[str, Any], ids: Mapping[int, int]) -> dict[str, Any]:
-    """Returns the settings of config.json that name ids of special tokens, with the new ids.
-
-    Args:
-        settings: the content of config.json.
-        ids: new ids, keyed by old id. Ids of dropped tokens become None.
-    """
+    """Returns the settings of config.json that name special tokens, with new ids. Ids without a new id become None."""
     return {
         name: [ids[number] for number in value if number in ids] or None if isinstance(value, list) else ids.get(value)
         for name, value in settings.items()
@@ -165,13 +155,9 @@ def renumbered(settings: Mapping[str, Any], ids: Mapping[int, int]) -> dict[str,
 
 
 def keep_rows(model: PreTrainedModel, kept: list[int]) -> None:
-    """Changes a model in place: removes the rows of all tokens that are not in `kept`.
+    """Changes a model in place: removes the rows of all tokens except `kept`, the old ids in the order of new ids.
 
     The logits of the remaining tokens do not change.
-
-    Args:
-        model: a language model.
-        kept: the old ids of the remaining tokens, in the order of new ids.
     """
     with torch.no_grad():
         for table in token_tables(model):

@@ -200,11 +200,7 @@ def count_words(chunks: Mapping[str, int], reader: WordReader) -> list[CountedWo
 
 
 def by_piece(chunks: Mapping[str, int], reader: WordReader) -> Counter[str] | None:
-    """Counts the words of chunks, including punctuation marks, and splits each distinct part of a chunk only once.
-
-    Args:
-        chunks: number of occurrences of each chunk.
-        reader: the word reader of the tokenizer.
+    """Counts the words of counted chunks, including punctuation marks, and splits each distinct part only once.
 
     Returns:
         The number of occurrences of each word; None if chunks cannot be cut into parts with this tokenizer.

@@ -282,11 +282,7 @@ def attach_adapters(model: Any, sets: int, width: int, form: str, placement: str
 
 
 class Expert(nn.Module):
-    """One domain's copy of a linear layer.
-
-    Args:
-        linear: the layer to copy.
-    """
+    """One domain's copy of the layer `linear`."""
 
     def __init__(self, linear: nn.Module) -> None:
         super().__init__()

@@ -114,12 +114,7 @@ def _resize(layer: nn.Module, name: str, inputs_to: int | None = None, outputs_t
 
 
 def draw_exbert(model: Any, seed: int) -> None:
-    """Fills exBERT's module with random weights, using the architecture's own initialization.
-
-    Args:
-        model: an encoder with exBERT's module.
-        seed: seed of the random weights.
-    """
+    """Fills exBERT's module with random weights, using the architecture's own initialization."""
     with torch.random.fork_rng([]), torch.no_grad():
         torch.manual_seed(seed)
         for part in _parts(model):
@@ -157,11 +152,10 @@ def trained_parts(model: Any) -> list[nn.Parameter]:
 def train_exbert_alone(model: Any) -> None:
     """Freezes a model in place, except for exBERT's module and the embeddings of the tokens added with the module.
 
+    This must come before an engine wraps the model.
+
     The optimizer gets whole tables of embeddings, because it cannot optimize single rows. The rows of old tokens do not
     change.
-
-    Args:
-        model: a model with its head, before an engine wraps it.
 
     Raises:
         ModelError: the model has no exBERT module.

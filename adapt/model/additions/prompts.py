@@ -32,13 +32,7 @@ from adapt.support.errors import ModelError
 
 
 class Prompt(nn.Module):
-    """One domain's vectors, initially 0.
-
-    Args:
-        length: number of vectors.
-        width: width of word embeddings.
-        device: device of the vectors.
-    """
+    """One domain's vectors, [length, width of word embeddings], initially 0."""
 
     def __init__(self, length: int, width: int, device: torch.device) -> None:
         super().__init__()
@@ -162,13 +156,7 @@ def attach_prompts(model: Any, sets: int, length: int) -> None:
 
 @torch.no_grad()
 def begin_prompt(model: Any, number: int, words: Tensor) -> None:
-    """Initializes a prompt with the embeddings of words.
-
-    Args:
-        model: a model with prompts.
-        number: number of the prompt, from 0.
-        words: token ids, int64 [length].
-    """
+    """Initializes the prompt with this number, from 0, with the embeddings of words (token ids, int64 [length])."""
     base = model.base_model
     table = base.get_input_embeddings().weight
     getattr(base, PROMPTS)[number].vectors.copy_(table[words.to(table.device)])
@@ -179,14 +167,7 @@ _PIECE = 64
 
 
 class Prefix(nn.Module):
-    """One domain's keys and values in one layer, initially 0.
-
-    Args:
-        length: number of keys and of values.
-        heads: number of key heads.
-        width: width of a head.
-        device: device of the parameters.
-    """
+    """One domain's keys and values in one layer, [length, key heads, width of a head] each, initially 0."""
 
     def __init__(self, length: int, heads: int, width: int, device: torch.device) -> None:
         super().__init__()

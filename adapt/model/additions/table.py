@@ -35,11 +35,9 @@ of functions, because otherwise the author of a folder could make this project r
 
 
 def attach_additions(model: Any, config: Any) -> None:
-    """Attaches the additions listed in a configuration to a model. Does not initialize the additions' weights.
+    """Attaches the additions listed in a transformers configuration to a model that was built from it.
 
-    Args:
-        model: a model that transformers built from the configuration.
-        config: the configuration.
+    The additions' weights are not initialized.
 
     Raises:
         ModelError: a kind is unknown.
@@ -120,10 +118,6 @@ def refuse_additions(folder: Path, what: str) -> None:
 def check_parts(folder: Path, domain: str) -> None:
     """Checks that a model has added parameters for a domain.
 
-    Args:
-        folder: folder of the model.
-        domain: name of the domain.
-
     Raises:
         ModelError: the model has no parameters for this domain. The error lists its domains.
     """
@@ -133,13 +127,7 @@ def check_parts(folder: Path, domain: str) -> None:
 
 
 def no_parts(model: str, domain: str, names: Sequence[str]) -> ModelError:
-    """Returns the error for a domain for which a model has no added parameters.
-
-    Args:
-        model: the model, for the message.
-        domain: name of the domain.
-        names: names of the model's domains.
-    """
+    """Returns the error for a domain for which a model has no added parameters."""
     fix = (
         f"choose one of {', '.join(names)}" if names else "leave out the domain: the model has no domain-specific parts"
     )

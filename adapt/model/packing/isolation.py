@@ -203,13 +203,7 @@ def _small(config: PreTrainedConfig) -> PreTrainedConfig:
 def _keep_apart(
     model: PreTrainedModel, documents: list[torch.Tensor], alone: Outputs, together: Outputs
 ) -> tuple[Way, torch.Tensor]:
-    """Makes a model accept documents in the fastest way that changes no output.
-
-    Args:
-        model: the model, which is changed in place.
-        documents: documents for the check.
-        alone: function that computes documents in separate calls of the model.
-        together: function that computes documents packed into one sequence.
+    """Makes a model accept documents in the fastest way that changes no output, in place.
 
     Returns:
         The way, and the outputs of `alone`.
@@ -319,11 +313,6 @@ def _refused(model: PreTrainedModel, error: Exception | None = None, does: str =
     """Returns the error for an architecture that cannot be trained.
 
     If `error` is an error of this project, it is returned unchanged. If it reports a lack of memory, it is raised.
-
-    Args:
-        model: the checked model.
-        error: the error that the model raised, if any.
-        does: words that describe the fault and complete the sentence "MODEL ..." of the message.
     """
     if isinstance(error, AdaptError):
         return error

@@ -209,10 +209,9 @@ def rectangles(lengths: Tensor, cost: int) -> list[Tensor]:
 
 
 def shared_rows(lengths: Sequence[int]) -> list[list[int]]:
-    """Packs documents into few rows of equal length: the longest first, each into the fullest row with enough space.
+    """Packs documents of these lengths [tokens] into few rows of equal length.
 
-    Args:
-        lengths: lengths of the documents [tokens].
+    The longest documents come first. Each gets the fullest row with enough space.
 
     Returns:
         The numbers of the documents in each row. A row has at most ROW_TOKENS tokens, or, if the longest document has
@@ -258,11 +257,7 @@ def padding_of(passes: Iterable[Sequence[int]], way: Way, device: str, at_once: 
 
 
 def run_as_rows(model: Any) -> DocumentRows:
-    """Changes a model in place so that it runs documents as rows, and returns its hooks.
-
-    Args:
-        model: a Hugging Face `transformers` model, with or without its head.
-    """
+    """Changes a model in place so that it runs documents as rows, and returns its hooks."""
     base, rows = trunk_of(model), DocumentRows()
     if _takes_pairs(base):
         base.encoder.register_forward_pre_hook(rows.keep_pairs_apart, with_kwargs=True)

@@ -394,13 +394,7 @@ def starts_blank(text: str) -> bool:
 
 
 def placed_pieces(backend: Tokenizer, pieces: Sequence[str], words: WordsOf) -> Ragged:
-    """Tokenizes pieces as if they were in the middle of a text, with all columns and without special tokens.
-
-    Args:
-        backend: the tokenizer.
-        pieces: pieces of texts.
-        words: see `adapt.model.tokenize.piece_tokenizer.by_library`.
-    """
+    """Tokenizes pieces as if they were in the middle of a text, with all columns and without special tokens."""
     anchored = np.array([starts_blank(piece) for piece in pieces], bool)
     texts = [_ANCHOR + piece if before else piece for piece, before in zip(pieces, anchored, strict=True)]
     tokens = by_library(backend, texts, words, special=False)

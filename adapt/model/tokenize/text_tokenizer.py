@@ -65,12 +65,7 @@ class Cuts:
 
 
 def find_cuts(backend: Tokenizer, words: WordsOf | None = None) -> Cuts:
-    """Finds the rules with which all adversarial texts get the same tokens as from the library.
-
-    Args:
-        backend: the tokenizer.
-        words: see `adapt.model.tokenize.piece_tokenizer.by_library`.
-    """
+    """Finds the rules with which all adversarial texts get the same tokens as from the library (`by_library`)."""
     if not _can_be_tried(backend):
         return Cuts()
     texts = probes(backend)
