@@ -79,13 +79,8 @@ def check_loads(
 ) -> Way | None:
     """Checks whether `load_model` can load a model, as far as this is possible without reading its weights.
 
-    Args:
-        folder: see `load_model`.
-        causal: see `load_model`; None for next tokens in a decoder and masked tokens in an encoder.
-        trust_remote_code: see `load_model`.
-        only_earlier: whether to also check that the attention can be made causal, that is, see only earlier tokens.
-        in_blocks: advice to the user in the error about a head that does not end in a linear layer. None accepts all
-            heads.
+    The arguments are those of `load_model` and of `adapt.model.packing.isolation.try_architecture`. With `causal` None,
+    a decoder must predict next tokens and an encoder masked tokens.
 
     Returns:
         How the model accepts documents: packed, or as rows. None if this is only known when the model is loaded.
@@ -145,30 +140,22 @@ def read_weights(
     if additions_of(config):
         model, report = read_with_additions(kind, folder, config, trust_remote_code)
     else:
-        model, report = _read_plain(kind, folder, config, trust_remote_code)
+        with quiet():
+            try:
+                model, report = kind.from_pretrained(
+                    folder,
+                    config=config,
+                    dtype=torch.float32,
+                    use_safetensors=True,
+                    local_files_only=True,
+                    trust_remote_code=trust_remote_code,
+                    ignore_mismatched_sizes=True,  # the report lists the mismatched weights by name
+                    output_loading_info=True,
+                )
+            except Exception as error:  # the type of error depends on the fault
+                raise unloadable("model", folder, error) from error
     for name, parameter in model.named_parameters():
         check_finite(parameter, name, str(folder))
-    return model, report
-
-
-def _read_plain(
-    kind: Any, folder: Path, config: PreTrainedConfig, trust_remote_code: bool
-) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Reads a model without added modules; see `read_weights`."""
-    with quiet():
-        try:
-            model, report = kind.from_pretrained(
-                folder,
-                config=config,
-                dtype=torch.float32,
-                use_safetensors=True,
-                local_files_only=True,
-                trust_remote_code=trust_remote_code,
-                ignore_mismatched_sizes=True,  # the report lists the mismatched weights by name
-                output_loading_info=True,
-            )
-        except Exception as error:  # the type of error depends on the fault
-            raise unloadable("model", folder, error) from error
     return model, report
 
 
@@ -267,12 +254,8 @@ def read_with_additions(
 
     The model is in fp32 and in evaluation mode. The report lists weights that are missing or have another shape.
 
-    Args:
-        kind: the class of the model, or one of transformers' auto classes. A class without a head ignores the head's
-            weights.
-        folder: folder of the model. `check_weight_files` must have checked its files.
-        config: the model's config.
-        trust_remote_code: whether to run code that comes with the checkpoint.
+    The arguments are those of `read_weights`, which must have checked the files. A class without a head ignores the
+    head's weights.
 
     Raises:
         ModelError: an added module is of an unknown kind, or a weight belongs to no part of the model.

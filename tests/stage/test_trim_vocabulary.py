@@ -7,6 +7,7 @@ import torch
 
 from adapt.config import Config
 from adapt.job.measuring_jobs import VOCABULARY_JOB, change_vocabulary
+from adapt.model import load
 from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import ensure
@@ -24,11 +25,16 @@ def test_a_trimmed_model_predicts_the_same(
     tiny_bert: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    reads: list[Path] = []
+    read = load.read_weights
+    monkeypatch.setattr(load, "read_weights", lambda *given: reads.append(given[1]) or read(*given))
     write(tmp_path / "domain.jsonl", [{"text": TEXT}])
     (tmp_path / "keep.txt").write_text("gradient\n")
     context = Context.of(asking(config, action="trim", keep=str(tmp_path / "keep.txt")))
     finished = ensure(change_vocabulary(context), context.store)
+    assert len(reads) == 1
     small, old = load_tokenizer(finished.path), load_tokenizer(tiny_bert)
     assert small.tokenize(TEXT) == old.tokenize(TEXT)
     assert "gradient" in small.get_vocab()
