@@ -82,17 +82,22 @@ def kinds_of_nodes() -> tuple[list[NodeKind], bool]:
     limits = autoscaler_limits() or limits_from(os.environ.get(NODE_GROUPS, "")) or limits_in(autoscaler_file())
     if not limits:
         return [NodeKind(resources, 1, 1) for resources in alive], False
-    found = [NodeKind(resources, 1, 1) for resources in alive]
-    for resources, most in limits:  # adds the nodes that could still start
-        present = sum(_fits(resources, node) for node in alive)
-        if most > present:
-            found.append(NodeKind(resources, 0, most - present))
-    return found, True
+    groups, left = [group for group, _ in limits], [most for _, most in limits]
+    for node in alive:  # counts each node in one group, even if several groups have the same CPUs and GPUs
+        open_groups = [number for number, group in enumerate(groups) if left[number] > 0 and _fits(group, node)]
+        if open_groups:
+            left[max(open_groups, key=lambda number: _likeness(groups[number], node))] -= 1
+    starting = [NodeKind(group, 0, most) for group, most in zip(groups, left, strict=True) if most > 0]
+    return [*(NodeKind(resources, 1, 1) for resources in alive), *starting], True
 
 
-def _fits(resources: Mapping[str, float], node: Mapping[str, float]) -> bool:
-    named = ("CPU", "GPU")
-    return all(resources.get(name, 0) == node.get(name, 0) for name in named)
+def _fits(group: Mapping[str, float], node: Mapping[str, float]) -> bool:
+    return all(group.get(name, 0) == node.get(name, 0) for name in ("CPU", "GPU"))
+
+
+def _likeness(group: Mapping[str, float], node: Mapping[str, float]) -> int:
+    """Returns how well a node fits a group: the number of the group's resources that it has, minus those it lacks."""
+    return len(group.keys() & node.keys()) - len(group.keys() - node.keys())
 
 
 def limits_from(groups: str) -> list[tuple[Mapping[str, float], int]]:
@@ -126,11 +131,13 @@ def autoscaler_file() -> Path | None:
 def limits_in(file: Path | None) -> list[tuple[Mapping[str, float], int]]:
     """Reads the kinds of worker nodes in a cluster file: the resources of a node, and the maximum number of nodes.
 
-    Returns an empty list if `file` is None or cannot be read.
+    Returns an empty list if `file` is None, cannot be read or is empty.
     """
     try:
-        content: dict[str, Any] = yaml.safe_load(file.read_text()) if file else {}
+        content: Any = yaml.safe_load(file.read_text()) if file else None
     except (OSError, yaml.YAMLError):
+        return []
+    if not isinstance(content, dict):  # the file is empty, or is no cluster file
         return []
     whole = int(content.get("max_workers", 2))
     return [

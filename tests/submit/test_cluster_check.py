@@ -14,6 +14,7 @@ from adapt.submit.cluster_check import (
     check_size,
     check_storage,
     inside,
+    kinds_of_nodes,
     limits_from,
     limits_in,
     runtime_environment,
@@ -52,6 +53,20 @@ def test_a_node_reports_why_it_cannot_keep_a_copy_of_a_bucket(tmp_path: Path) ->
 def test_every_node_is_checked_and_no_files_remain(ray_cluster: None, tmp_path: Path) -> None:
     assert check_storage(tmp_path / "runs") == 1
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize("present", [0, 3, 9])
+def test_present_nodes_are_subtracted_once_from_groups_of_the_same_size(
+    present: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size, spot = {"CPU": 8.0, "GPU": 1.0}, {"CPU": 8.0, "GPU": 1.0, "spot": 1.0}
+    alive = [{"Alive": True, "Resources": {**size, "memory": 1.0}}] * present
+    monkeypatch.setattr("adapt.submit.cluster_check.ray.nodes", lambda: [*alive, {"Alive": False, "Resources": spot}])
+    monkeypatch.setattr("adapt.submit.cluster_check.autoscaler_limits", lambda: [(spot, 4), (size, 4)])
+    kinds, grows = kinds_of_nodes()
+    assert grows
+    assert worker_room(size, kinds) == max(8, present)
+    assert worker_room({"spot": 1}, kinds) == (4 if present < 4 else 0)
 
 
 def test_room_for_workers_is_counted_per_node() -> None:
@@ -114,6 +129,8 @@ def test_the_limits_of_a_cluster_file_are_read(tmp_path: Path) -> None:
     )
     assert limits_in(file) == [({"CPU": 16, "GPU": 1}, 4), ({"CPU": 2}, 3)]
     assert limits_in(tmp_path / "missing.yaml") == limits_in(None) == []
+    file.write_text("# nothing yet\n")
+    assert limits_in(file) == []
 
 
 def environment(root: Path, **given: object) -> dict[str, object]:
