@@ -21,9 +21,10 @@ from adapt.support.errors import ConfigError
 _KEYS = {"name", "baseline", "let", "common", "sets", "stages", "report", "study", "sequential"}
 _NAME = r"(?!\.+$)[\w.+-][\w.+ -]*"
 """Regular expression for a chain's name. The folder of the chain's report has this name."""
-_MEMBER = r"[^][{},\s]+( [^][{},\s]+)*"
-"""Regular expression for the name of a member of a set. Members are separated by commas, as in `tapt[a, b]` and `--only
-task=a,b`."""
+MEMBER = r"[^][{},\s]+(?: [^][{},\s]+)*"
+"""Regular expression for the name of an entry of `stages`, and of a member of a set. Names are separated by commas, as
+in `tapt[a, b]` and `--only task=a,b`."""
+_MEMBER_FIX = "use words without commas, brackets and braces, separated by single spaces"
 
 
 @dataclass(frozen=True)
@@ -209,9 +210,8 @@ def _members(name: str, members: Any, path: str) -> dict[str, Mapping[str, Any]]
             f"sets: {name} in {path} is not a list of members", "write [a, b], or {a: {attribute: value}}"
         )
     for member in attributes_of:
-        if not re.fullmatch(_MEMBER, member):
-            what = f"sets: {name} in {path}: {member!r} cannot be the name of a member"
-            raise ConfigError(what, "use words without commas, brackets and braces, separated by single spaces")
+        if not re.fullmatch(MEMBER, member):
+            raise ConfigError(f"sets: {name} in {path}: {member!r} cannot be the name of a member", _MEMBER_FIX)
     return {
         member: {str(key): value for key, value in attributes.items()} for member, attributes in attributes_of.items()
     }
@@ -219,6 +219,8 @@ def _members(name: str, members: Any, path: str) -> dict[str, Mapping[str, Any]]
 
 def _entry(name: str, fields: Any, sets: Mapping[str, Any], path: str) -> ChainEntry:
     place = f"stages: {name} in {path}"
+    if not re.fullmatch(MEMBER, name):
+        raise ConfigError(f"{place}: {name!r} cannot be the name of a stage", _MEMBER_FIX)
     if not isinstance(fields, Mapping) or fields.get("job") is None:
         raise ConfigError(f"{place} has no job", f"add `job: NAME` with one of these names: {', '.join(JOBS)}")
     try:

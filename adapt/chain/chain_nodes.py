@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from adapt.chain.chain_file import ChainEntry, ChainFile
+from adapt.chain.chain_file import MEMBER, ChainEntry, ChainFile
 from adapt.config import Config, flat
 from adapt.config.job_config import without_corpus
 from adapt.job.job_run import Job
@@ -89,7 +89,7 @@ def _value(path: str, source: ChainFile, chosen: Mapping[str, str], place: str) 
 
 Configured = Callable[[Mapping[str, Any]], Config]
 """Function that takes values of some fields, keyed by dotted name, and returns the configuration with these values."""
-_REFERENCE = re.compile(r"([\w-]+)(?:\[(.*)\])?")
+_REFERENCE = re.compile(rf"({MEMBER})(?:\[(.*)\])?")
 
 
 @dataclass(frozen=True)

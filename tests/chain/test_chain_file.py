@@ -66,6 +66,14 @@ def test_nodes_follow_those_that_they_start_from(tmp_path: Path) -> None:
     assert all(order.index(node.start) < order.index(label) for label, node in found.items() if node.start)
 
 
+@pytest.mark.parametrize("name", ["bert.base", "MLM+TSDAE", "two words"])
+def test_a_reference_may_name_every_entry(tmp_path: Path, name: str) -> None:
+    first = {"job": "dapt", "for": "domain", "corpus.paths": "x"}
+    second = {"job": "finetune", "from": f"{name}[cs]", "task": {"name": "arc", "train": "a", "dev": "b", "test": "c"}}
+    found = nodes(tmp_path, stages={name: first, "scores": second})
+    assert found["scores"].start == f"{name}[cs]"
+
+
 def test_fields_come_from_common_and_then_from_the_entry(tmp_path: Path) -> None:
     found = nodes(tmp_path)
     dapt, tapt = found["dapt[cs]"].config, found["tapt[arc, DAPT]"].config
@@ -120,6 +128,8 @@ def test_placeholders(recipe: ChainFile, value: Any, expected: Any) -> None:
     [
         ({"stages": {}}, "has no stages"),
         ({"stages": {"a": {"corpus.paths": "x"}}}, "stages: a in .* has no job"),
+        ({"stages": {"a, b": {"job": "dapt"}}}, r"stages: a, b in .*'a, b' cannot be the name of a stage"),
+        ({"stages": {"a[b]": {"job": "dapt"}}}, "cannot be the name of a stage"),
         ({"stages": {"a": {"job": "dream"}}}, "stages: a in .*: there is no job dream"),
         ({"stages": {"a": {"job": "das"}}}, "stages: a in .*: there is no job das"),
         ({"stages": {"a": {"job": "dapt", "for": "domains"}}}, "unknown key domains in stages: a"),
