@@ -24,6 +24,7 @@ from adapt.show.blocks import NONE, worded_interval
 from adapt.show.progress.chain_now import ComparisonNow, CostForecast, StudyNow
 from adapt.show.report.study import method_name, row_names
 from adapt.stage.budget import hours_of
+from adapt.stage.domain_sequence import Sequence as DomainSequence
 from adapt.stage.train import Train
 from adapt.statistics.seeds import Ending, Looked, Margin, SeedRounds, endings
 from adapt.support.errors import ConfigError
@@ -218,7 +219,7 @@ def _check_figure(row: ComparedRow) -> None:
     goals = [goal for seeds in row.arms.values() for goals in seeds.values() for goal in goals]
     needs_tasks = row.figure and "loss" not in row.figure and row.figure != "general_change"
     for goal in goals if row.figure else ():
-        if needs_tasks and not goal.config.tasks:
+        if needs_tasks and isinstance(goal.stage, DomainSequence) and not goal.stage.tasks:
             raise ConfigError(
                 f"sequential.figures has {row.figure}, which needs scores on tasks, but {goal.label} has no tasks",
                 "add `tasks` to the sequences, or use metrics of losses, such as loss_average",

@@ -1,6 +1,7 @@
 """Tests rounds of a sequential study with synthetic scores: which seeds run, which comparisons end, what is shown."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,23 @@ import yaml
 from adapt.chain.chain_file import read_chain
 from adapt.chain.chain_nodes import expand_chain
 from adapt.chain.chain_run import ChainRun
-from adapt.chain.chain_stages import Chain, ahead, build_chain, study
+from adapt.chain.chain_stages import Chain, Goal, ahead, build_chain, study
 from adapt.chain.look_stage import SeedLook
+from adapt.chain.sequential_study import compared_rows
+from adapt.config import TaskConfig
+from adapt.job import JOBS
+from adapt.job.sequence_job import sequence_stages
 from adapt.runner import Record, Store
 from adapt.runner.ensure import ensure
 from adapt.runner.record import plain_values
 from adapt.show.blocks import Table
 from adapt.show.renderers import render_text
 from adapt.show.report.report_page import contents_of
+from adapt.stage.context import Context
 from adapt.stage.finetuning import Finetune, Finetuned
+from adapt.statistics.seeds import SeedRounds
 from adapt.support.errors import ConfigError
-from tests.job.worlds import SPLITS, enter
+from tests.job.worlds import SPLITS, enter, sequence_world
 from tests.runner.made import made_up
 
 GAINS = {"base": 0.0, "up": 0.2, "same": 0.0, "down": -0.2}
@@ -274,3 +281,23 @@ def test_a_round_that_exceeds_the_budget_does_not_start(content: Content, monkey
     chain = run.finish()
     assert chain.sequential is not None
     assert chain.sequential.next_look == 2
+
+
+@pytest.mark.parametrize("has_task", [True, False])
+def test_a_sequence_whose_only_task_is_in_the_section_task_has_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_task: bool
+) -> None:
+    config = sequence_world(tmp_path, monkeypatch)
+    task = {"name": "cs", **{split: f"data/{split}.jsonl" for split in SPLITS}}
+    config = replace(config, tasks=[], task=TaskConfig(**task) if has_task else TaskConfig())
+    goals = [
+        Goal("order", JOBS["sequence"], {"seed": str(seed)}, sequence_stages(Context.of(seeded)), seeded)
+        for seed in (1, 2)
+        for seeded in [replace(config, seed=seed)]
+    ]
+    rows = compared_rows(goals, SeedRounds(2, 1, 2, figures=["average"]))
+    if has_task:
+        assert [row.name for row in rows] == ["average"]
+    else:
+        with pytest.raises(ConfigError, match=r"order.* has no tasks"):
+            list(rows)
