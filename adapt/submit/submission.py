@@ -421,7 +421,7 @@ def _logs(asked: ClusterCommand, order: Order) -> None:
     jobs = cluster.jobs(order.name)
     if not jobs:
         raise ConfigError(f"{order.name} has not been submitted", "use `submit` instead of `logs`")
-    last = [job for job in jobs if not (job.metadata or {}).get(PART)][-1]
+    last = ([job for job in jobs if not (job.metadata or {}).get(PART)] or jobs)[-1]
     with suppress(Unread):
         Follower(cluster.client, str(last.submission_id), show_while_read).until_end()
     finish("logs", str(last.submission_id), _times(last))

@@ -14,8 +14,8 @@ from adapt.job import JOBS
 from adapt.parse import parse_values
 from adapt.submit import cluster_jobs, submission
 from adapt.submit.cluster_jobs import JobCluster, is_bad_luck, stop
-from adapt.submit.submission import check, run_as_jobs, run_small, submit
-from adapt.submit.submit_order import Order
+from adapt.submit.submission import check, run_as_jobs, run_cluster_command, run_small, submit
+from adapt.submit.submit_order import ClusterCommand, Order
 from adapt.support.errors import ClusterError, ConfigError, StageError, StorageError
 from tests.submit.fakes import FakeClient, FakeJob
 
@@ -296,3 +296,16 @@ def test_an_interrupted_run_stops_its_jobs() -> None:
     with pytest.raises(KeyboardInterrupt):
         ran(client, order(a=None, b=None))
     assert sorted(client.stopped) == [job.submission_id for job in client.found]
+
+
+def test_the_log_of_a_single_stage_is_shown_if_the_main_job_was_deleted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, client = cluster(("SUCCEEDED", 0))
+    client.submit_job("stage", ORDER.submission(1, "dapt"), {}, ORDER.metadata("dapt"))
+    client.get_job_logs = lambda name: f"the log of {name}\n"
+    client.found[0].end("SUCCEEDED", 0)
+    monkeypatch.setattr(submission, "order_of", lambda rest: ORDER)
+    monkeypatch.setattr(submission, "_cluster", lambda asked: made)
+    run_cluster_command(ClusterCommand("logs", ["chain.yaml"]))
+    assert f"the log of {ORDER.submission(1, 'dapt')}" in capsys.readouterr().err
