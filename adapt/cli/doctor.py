@@ -23,7 +23,7 @@ from packaging.specifiers import SpecifierSet
 from adapt.config import Config
 from adapt.config.job_config import DAPT, without_corpus
 from adapt.parse import parse
-from adapt.ray.connection import check_answers, endpoint, private_folder, remove
+from adapt.ray.connection import access_at, endpoint, private_folder, remove
 from adapt.ray.runtime import address_of
 from adapt.stage.context import root_of
 from adapt.stage.preflight import check_compile, check_writable
@@ -338,7 +338,7 @@ def cluster_checks(config: Config) -> Iterator[CheckLine]:
     token, finding = _token()
     yield finding
     if address:
-        found = _tried(lambda: check_answers(*endpoint(address, field), field, _ANSWER_S), "cluster")
+        found = _tried(lambda: access_at(*endpoint(address, field), field, _ANSWER_S), "cluster")
         yield found or CheckLine(f"a Ray cluster answers at {address} ({field})")
     if api:
         yield _dashboard(api, token)

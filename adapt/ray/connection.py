@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import psutil
@@ -236,12 +236,10 @@ _GCS_OPTION, _SOCKET_OPTION = "--gcs-address=", "--raylet_socket_name="
 """Options in a raylet's command line that name its control store and its socket."""
 _OURS = f"/{FOLDER_PREFIX}"
 _TIMEOUT_S = 5.0
-_HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-"""First bytes that a gRPC client sends: HTTP/2's preface and an empty settings frame.
-
-The server answers with its settings.
-"""
-_SETTINGS = 4
+Access = Literal["open", "token", "client", "TLS"]
+"""Answer of a server to a call without a token: the control store answers (`open`) or requires a token (`token`), or a
+server without a control store, such as Ray Client's, answers (`client`). `TLS`: the server was not asked, because the
+cluster uses certificates."""
 _HERE = "unset RAY_ADDRESS (or set resources.address to null) to start Ray on this machine"
 
 
@@ -300,66 +298,79 @@ def _on_this_machine(field: str) -> str:
     )
 
 
-def check_answers(host: str, port: int, field: str, timeout_s: float = _TIMEOUT_S) -> None:
-    """Checks that a gRPC server, such as Ray's control store, answers. Waits at most twice the time limit.
+def access_at(host: str, port: int, field: str, timeout_s: float = _TIMEOUT_S) -> Access:
+    """Checks that Ray's control store, or the server of Ray Client, answers. Returns whether it requires a token.
+
+    A call without a token is repeated while the server is busy.
 
     Args:
         host: host name or IP address, without brackets.
         port: port of the server.
         field: name of the option or variable with the address, for messages.
-        timeout_s: time limit for the connection, and again for the answer [s].
+        timeout_s: time limit for the connection, and for each of 3 calls [s].
 
     Raises:
-        ClusterError: the server does not answer, or it is not Ray's control store.
+        ClusterError: the server does not answer, or it is another server.
     """
-    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    place = _place(host, port)
     try:
-        connection = socket.create_connection((host, port), timeout=timeout_s)
+        socket.create_connection((host, port), timeout=timeout_s).close()
     except OSError as error:
         raise ClusterError(
             f"no Ray cluster answers at {place} ({field}): {error}",
             f"start one with `ray start --head`, correct {field}, or {_HERE}",
         ) from error
-    with connection:
-        if os.environ.get("RAY_USE_TLS") == "1":
-            return
-        answer = b""
-        with suppress(OSError):  # raised if there was no answer in time, or the server closed the connection
-            connection.sendall(_HTTP2)
-            answer = connection.recv(9)
-    if len(answer) < 4 or answer[3] != _SETTINGS:
-        web = ", but a web server, such as Ray's dashboard" if answer.startswith(b"HTTP/") else ""
-        raise ClusterError(
-            f"the server at {place} ({field}) is not Ray's control store{web}",
-            f"set {field} to the address that `ray start --head` printed (port 6379 by default), or {_HERE}",
-        )
-
-
-def refuse_open(host: str, port: int, field: str) -> None:
-    """Refuses a cluster whose control store answers without a token, unless RAY_AUTH_MODE is `disabled`.
-
-    Args:
-        host: host name or IP address of the control store, without brackets.
-        port: port of the control store.
-        field: name of the option or variable with the address, for messages.
-
-    Raises:
-        ClusterError: the cluster does not require a token.
-    """
-    if os.environ.get("RAY_AUTH_MODE") == "disabled" or os.environ.get("RAY_USE_TLS") == "1":
-        return
+    if os.environ.get("RAY_USE_TLS") == "1":
+        return "TLS"
     import grpc
 
-    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    with grpc.insecure_channel(place) as channel:
-        try:
-            channel.unary_unary("/ray.rpc.NodeInfoGcsService/GetClusterId")(b"", timeout=_TIMEOUT_S)
-        except grpc.RpcError:
-            return
+    code, said = None, ""
+    for _ in range(_ATTEMPTS):
+        with grpc.insecure_channel(place, options=[("grpc.enable_http_proxy", 0)]) as channel:
+            try:
+                channel.unary_unary("/ray.rpc.NodeInfoGcsService/GetClusterId")(b"", timeout=timeout_s)
+            except grpc.RpcError as error:
+                code, said = error.code(), error.details()
+            else:
+                return "open"
+        if code == grpc.StatusCode.UNAUTHENTICATED:
+            return "token"
+        if code == grpc.StatusCode.UNIMPLEMENTED:
+            return "client"
+    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+        raise ClusterError(
+            f"the server at {place} ({field}) did not answer {_ATTEMPTS} calls within {timeout_s:g} s each",
+            f"run the same command again when the cluster's head is less busy, correct {field}, or {_HERE}",
+        )
+    web = ", but a web server, such as Ray's dashboard" if "http1" in said else ""
     raise ClusterError(
-        f"the cluster at {place} ({field}) asks for no token, so everybody who can reach its ports can run code on it",
-        "start Ray with RAY_AUTH_MODE=token; or, if only trusted users reach it, export RAY_AUTH_MODE=disabled",
+        f"the server at {place} ({field}) is not Ray's control store{web} ({said})",
+        f"set {field} to the address that `ray start --head` printed (port 6379 by default), or {_HERE}",
     )
+
+
+def _place(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def check_access(host: str, port: int, field: str) -> None:
+    """Checks that a control store requires a token, or that the user has set RAY_AUTH_MODE to `disabled`.
+
+    Raises:
+        ClusterError: the control store does not answer or requires no token, or another server answers.
+    """
+    access = access_at(host, port, field)
+    if access == "client":
+        raise ClusterError(
+            f"the server at {_place(host, port)} ({field}) is not Ray's control store, but may be Ray Client's server",
+            f"set {field} to the head's address with port 6379, or write ray:// before the address of Ray Client",
+        )
+    if access == "open" and os.environ.get("RAY_AUTH_MODE") != "disabled":
+        raise ClusterError(
+            f"the cluster at {_place(host, port)} ({field}) asks for no token, so everybody who can reach its ports"
+            " can run code on it",
+            "start Ray with RAY_AUTH_MODE=token; or, if only trusted users reach it, export RAY_AUTH_MODE=disabled",
+        )
 
 
 def join(address: str, field: str, node: str | None) -> None:
@@ -377,12 +388,13 @@ def join(address: str, field: str, node: str | None) -> None:
     """
     ray = ray_library()
     host, port = endpoint(address, field)
-    check_answers(host, port, field)
-    if "://" not in address:  # an address with a scheme is the server of Ray Client, not the control store
-        refuse_open(host, port, field)
+    if "://" in address:  # an address with a scheme is the server of Ray Client, not the control store
+        access_at(host, port, field)
+    else:
+        check_access(host, port, field)
     log(f"joining the Ray cluster at {address}")
     scheme, separator, _ = address.rpartition("://")
-    place = scheme + separator + (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    place = scheme + separator + _place(host, port)
     here = "set resources.address to null" if "." in field else "unset RAY_ADDRESS"
     fix = (
         "check that the cluster runs (`ray status`), and that RAY_AUTH_MODE, the token and the version of Ray are the"

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -31,6 +30,7 @@ from adapt.terminal.console import duration, is_unread, log
 ADDRESS = "RAY_API_SERVER_ADDRESS"
 """Environment variable with the address of a cluster's dashboard. The command `ray job` uses it too."""
 _PATIENCE_S = 5.0
+_ATTEMPTS = 3
 _LOST = (requests.exceptions.RequestException, aiohttp.ClientError, OSError, RuntimeError, TimeoutError)
 """Exceptions that are raised if a cluster does not answer, or if a connection breaks."""
 
@@ -65,7 +65,7 @@ def connected(address: str) -> JobSubmissionClient:
         ClusterError: the cluster does not answer, the token is missing or wrong, the cluster asks for no token, or the
             versions of Ray differ.
     """
-    _check_answers(address)
+    status = _status_without_token(address)
     hush()
     for name in ("dashboard_sdk", "job.sdk"):  # hides Ray's messages on packages and ended logs
         logging.getLogger(f"ray.dashboard.modules.{name}").setLevel(logging.WARNING)
@@ -83,41 +83,56 @@ def connected(address: str) -> JobSubmissionClient:
             f"Ray is {ray.__version__} here and {there} on the cluster",
             f"use one version on both sides: pip install 'ray[default]=={there}' here, or update the cluster's image",
         )
-    _refuse_open(address)
+    _refuse_open(address, status)
     return client
 
 
-def _refuse_open(address: str) -> None:
-    """Refuses a cluster that lists its jobs without a token, unless the user has set RAY_AUTH_MODE to `disabled`.
+def _status_without_token(address: str) -> int:
+    """Returns the HTTP status of the dashboard's answer to a request without a token. Repeats it while it is busy.
+
+    Ray's own client would wait forever for a host that does not exist.
 
     Raises:
-        ClusterError: the cluster does not require a token.
+        ClusterError: the cluster does not answer.
     """
-    if os.environ.get("RAY_AUTH_MODE") == "disabled":
+    status = 0
+    for _ in range(_ATTEMPTS):
+        try:
+            status = requests.get(f"{address}/api/jobs/", timeout=_PATIENCE_S, allow_redirects=False).status_code
+        except requests.exceptions.ReadTimeout:
+            continue
+        except (requests.exceptions.RequestException, ValueError) as error:
+            raise ClusterError(
+                f"no cluster answers at {address}: {_first(error)}",
+                "check that the cluster is running and that the tunnel to its dashboard is open (`ray dashboard`), or"
+                " correct --address",
+            ) from error
+        if status < 500:
+            return status
+    if not status:
+        what = f"the server at {address} did not answer {_ATTEMPTS} requests within {_PATIENCE_S:g} s each"
+        raise ClusterError(what, "repeat the command when the cluster's head is less busy, or correct --address")
+    return status
+
+
+def _refuse_open(address: str, status: int) -> None:
+    """Refuses a cluster that may list its jobs without a token, unless the user has set RAY_AUTH_MODE to `disabled`.
+
+    Args:
+        address: address of the dashboard.
+        status: HTTP status of the dashboard's answer to a request without a token.
+
+    Raises:
+        ClusterError: the cluster does not require a token, or its answer does not show whether it does.
+    """
+    if os.environ.get("RAY_AUTH_MODE") == "disabled" or status in (401, 403):
         return
-    try:
-        answer = requests.get(f"{address}/api/jobs/", timeout=_PATIENCE_S, allow_redirects=False)
-    except requests.exceptions.RequestException:
-        return  # if the cluster is down, the next request reports it
-    if answer.status_code == 200:
-        raise ClusterError(
-            f"the cluster at {address} does not require a token, so anyone who can reach its ports can run code on it",
-            "start Ray with RAY_AUTH_MODE=token; or, if only trusted users reach it, export RAY_AUTH_MODE=disabled",
-        )
-
-
-def _check_answers(address: str) -> None:
-    """Checks that a server answers, because Ray's own client waits forever for a host that does not exist."""
-    parts = urlsplit(address)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    try:
-        socket.create_connection((parts.hostname, port), timeout=_PATIENCE_S).close()
-    except OSError as error:
-        raise ClusterError(
-            f"no cluster answers at {address}: {error}",
-            "check that the cluster is running and that the tunnel to its dashboard is open (`ray dashboard`), or"
-            " correct --address",
-        ) from error
+    unclear = f"may not require a token (it answers a request without a token with HTTP status {status})"
+    raise ClusterError(
+        f"the cluster at {address} {'does not require a token' if status == 200 else unclear}, so anyone who can reach"
+        " its ports can run code on it",
+        "start Ray with RAY_AUTH_MODE=token; or, if only trusted users reach it, export RAY_AUTH_MODE=disabled",
+    )
 
 
 def _first(error: BaseException) -> str:

@@ -1,6 +1,7 @@
 """Tests connections to a dashboard, and following a job to its end across lost connections."""
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -57,6 +58,12 @@ def test_a_server_that_does_not_answer_is_an_error() -> None:
         connected("http://127.0.0.1:9")
 
 
+def test_a_dashboard_that_stays_silent_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_jobs, "_PATIENCE_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(ClusterError, match="did not answer 3 req"):
+        connected(f"http://127.0.0.1:{silent.getsockname()[1]}")
+
+
 def test_a_server_that_is_not_a_dashboard_is_an_error(answers: tuple[str, dict[str, object]]) -> None:
     address, said = answers
     said["body"] = "<html>hello</html>"
@@ -93,6 +100,10 @@ def test_a_cluster_without_a_token_is_refused_unless_the_user_allows_it(
     with pytest.raises(ClusterError, match="does not require a token") as caught:
         connected(address)
     assert "RAY_AUTH_MODE=token" in caught.value.fix
+    for unclear in (302, 404, 503):
+        said["code"] = unclear
+        with pytest.raises(ClusterError, match=f"may not require a token .*HTTP status {unclear}"):
+            connected(address)
     said["code"] = 401
     connected(address)
 
