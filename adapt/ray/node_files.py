@@ -102,11 +102,23 @@ class NodeCopies:
 
     def fetch(self, folder: str, beginning: str) -> None:
         """Copies from the home node the files of a stage whose paths start with `beginning`."""
-        self._copy(folder).fetch((beginning,))
+        self._begun(folder).fetch((beginning,))
 
     def send(self, folder: str) -> None:
         """Sends the files of a stage that were written on this node to the home node."""
-        self._copy(folder).send()
+        self._begun(folder).send()
+
+    def _begun(self, folder: str) -> FolderCopy:
+        """Returns the copy of a stage's folder.
+
+        Raises:
+            RuntimeError: Ray restarted this actor after the caller's files were copied. The new actor does not know
+                which files were written on this node, so the caller must start again.
+        """
+        copy = self._copy(folder)
+        if not copy.is_ready:
+            raise RuntimeError(f"the process that copies the files of {folder} to this node ended and was restarted")
+        return copy
 
     def _copy(self, folder: str) -> FolderCopy:
         terms: Terms | None = self._home.terms(folder)
@@ -181,12 +193,12 @@ def serve_files() -> None:
 
 
 def _on(node: str) -> dict[str, Any]:
-    """Returns the options of an actor that reserves no cores and answers many calls at the same time.
+    """Returns the options of an actor that reserves no cores, answers many calls at once, and is restarted if killed.
 
     Args:
         node: id of the actor's node.
     """
-    return {"num_cpus": 0, "max_concurrency": _THREADS, **_pinned(node)}
+    return {"num_cpus": 0, "max_concurrency": _THREADS, "max_restarts": -1, **_pinned(node)}
 
 
 def _pinned(node: str) -> dict[str, Any]:
