@@ -31,7 +31,7 @@ from uuid import uuid4
 
 from adapt.runner.bucket import S3Bucket
 from adapt.runner.bucket_errors import Address
-from adapt.runner.bucket_records import DIGITS, FRESH_S, BucketRecords, evict, hold, is_inside, say_once, using
+from adapt.runner.bucket_records import FRESH_S, BucketRecords, evict, hold, is_inside, say_once, using
 from adapt.runner.digest import check_content, named_faults, sha256_of
 from adapt.runner.files import file_aside, folder_aside, make_folder
 from adapt.runner.lock import is_held, is_held_by, locked, progress_in
@@ -364,9 +364,22 @@ class Mirror:
             for _ in threads.map(lambda name: self.copy(folder / name.removeprefix(begin), name), names):
                 pass
 
-    def begun(self, kind: str, key: str) -> str | None:
-        """Returns the name of the folder in which a machine has begun a stage. None if no machine has begun it."""
-        return next((name for name in self.bucket.folders(f"{kind}/") if name.endswith(f"-{key[:DIGITS]}")), None)
+    def begun(self, folder: Path) -> Path:
+        """Returns the folder in which any machine has begun a stage, or else `folder`.
+
+        Reads the stage's lease, which names the run that has begun. Lists the folders of the stage's kind only if the
+        stage was begun under another name, because a kind may have thousands of folders.
+
+        Raises:
+            StorageError: the bucket cannot be read.
+        """
+        kind, ending = folder.parent.name, f"-{_digits(folder)}"
+        if not progress_in(self.bucket.get(self.lease_name(folder))).run:
+            return folder
+        if self.bucket.folders(f"{kind}/{folder.name}/"):
+            return folder
+        names = (name for name in self.bucket.folders(f"{kind}/") if name.endswith(ending))
+        return folder.with_name(next(names, folder.name))
 
     def lease_name(self, folder: Path) -> str:
         """Returns the name of the lease of the stage in a folder."""

@@ -68,9 +68,7 @@ class Store:
             StorageError: the bucket cannot be read.
         """
         folder = self.folder_of(stage)
-        if self.mirror and not self.record_of(stage) and (name := self.mirror.begun(stage.kind, stage.key)):
-            return folder.with_name(name)
-        return folder
+        return self.mirror.begun(folder) if self.mirror and not self.record_of(stage) else folder
 
     def find_now(self, stage: "Stage[Any]") -> Record | None:
         """Loads the record of a stage, as `find` does, even if another machine wrote it a moment ago."""

@@ -102,6 +102,15 @@ def test_an_interrupted_stage_goes_on_on_another_machine(machine: Machine) -> No
     assert not is_claimed(made.path)
 
 
+def test_stages_that_no_machine_has_begun_list_no_folders_of_their_kind(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[str] = []
+    monkeypatch.setattr(S3Bucket, "folders", lambda self, prefix: listed.append(prefix) or [])
+    ensure(single(lambda folder, done: Outcome(ToyResult())), machine("one"))
+    assert listed == []
+
+
 def test_a_budget_knows_what_a_run_on_another_machine_has_spent(machine: Machine) -> None:
     def act(folder: Path, done: Done) -> Outcome[ToyResult]:
         (folder / "held").write_text("2 hours")
