@@ -19,7 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Protocol
 from uuid import uuid4
 
 from adapt.runner.bucket import ABSENT
@@ -295,11 +294,12 @@ def stage_at_work() -> Path | None:
     return _at_work.get()
 
 
-class Claim(Protocol):
-    """The right to work on a stage's folder."""
+class Claim:
+    """The right to work on a stage's folder. If the root is a folder, the stage writes its files directly there."""
 
-    place: str
-    """Path or URL of the folder, for messages."""
+    def __init__(self, place: Path | str) -> None:
+        self.place = str(place)
+        """Path or URL of the folder, for messages."""
 
     def begin(self, inputs: Iterable[Record], outside: Iterable[Path] = ()) -> AbstractContextManager[None]:
         """Copies the files of an interrupted run and of the inputs to this machine, where they stay during the block.
@@ -312,9 +312,11 @@ class Claim(Protocol):
             StageError: a file of an input is missing or has changed.
             StorageError: the files cannot be copied.
         """
+        return nullcontext()
 
     def running(self) -> AbstractContextManager[None]:
         """Stores the files of the stage while the block runs."""
+        return nullcontext()
 
     def commit(self, record: Record) -> None:
         """Stores all files and then the record, which makes the stage finished.
@@ -322,34 +324,13 @@ class Claim(Protocol):
         Raises:
             StorageError: the files or the record cannot be written, or another process finished the stage.
         """
+        record.save()
 
     def clean(self, record: Record) -> None:
         """Removes stored files that are neither in the committed record nor in the folder."""
 
 
-class FolderClaim:
-    """A claim in a storage root that is a folder. The stage writes its files directly there, so nothing is copied."""
-
-    def __init__(self, folder: Path) -> None:
-        self.place = str(folder)
-
-    def begin(self, inputs: Iterable[Record], outside: Iterable[Path] = ()) -> AbstractContextManager[None]:
-        """Does nothing."""
-        return nullcontext()
-
-    def running(self) -> AbstractContextManager[None]:
-        """Does nothing."""
-        return nullcontext()
-
-    def commit(self, record: Record) -> None:
-        """Writes the record."""
-        record.save()
-
-    def clean(self, record: Record) -> None:
-        """Does nothing."""
-
-
-class BucketClaim:
+class BucketClaim(Claim):
     """A claim in a storage root that is a bucket.
 
     Args:
@@ -359,7 +340,7 @@ class BucketClaim:
     """
 
     def __init__(self, mirror: Mirror, folder: Path, lease: Lease) -> None:
-        self.place = mirror.url(folder)
+        super().__init__(mirror.url(folder))
         self._mirror, self._folder, self._lease = mirror, folder, lease
         self._uploads = Uploads(mirror, folder, lease)
 
@@ -436,7 +417,7 @@ def claimed(folder: Path, waits_for: Callable[[str], None] | None = None) -> Ite
     mirror = mirror_at(folder)
     with locked(mirror.lock_name(folder) if mirror else folder, waits_for):
         if mirror is None:
-            yield FolderClaim(folder)
+            yield Claim(folder)
             return
         with leased(mirror.bucket, mirror.lease_name(folder), mirror.id, waits_for) as lease:
             try:
