@@ -19,8 +19,8 @@ install it. Instead, the check looks for the model's architecture in a copy of v
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -116,24 +116,14 @@ class ExportKind(ABC):
             ModelError: the files do not have the outputs of the model, or the model cannot be exported.
         """
 
-    @abstractmethod
     def example(self, exported: ExportedModel) -> str:
         """Returns Markdown for the model card: how to load the model. Empty if the card already shows this."""
+        return ""
 
 
-@dataclass(frozen=True)
-class ModelKind:
-    """The architecture of a model, from its config.json."""
-
-    model_type: str
-    architectures: Sequence[str]
-    values: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, folder: Path) -> ModelKind:
-        """Reads a model's config.json."""
-        values = read_json(folder / CONFIG)
-        return cls(str(values.get("model_type", "")), [str(name) for name in values.get("architectures") or []], values)
+def model_type(model: Path) -> str:
+    """Returns the architecture that a model's config.json names, such as `bert`. Empty if it names none."""
+    return str(read_json(model / CONFIG).get("model_type", ""))
 
 
 OWN = (MODULES, SENTENCE_LENGTHS, SENTENCE_SETTINGS)
@@ -170,10 +160,6 @@ class ToTransformers(ExportKind):
         files = [str(file.relative_to(exported.folder)) for file in model_files(exported.folder)]
         return HandedOver("transformers", files)
 
-    def example(self, exported: ExportedModel) -> str:
-        """Returns an empty text, because every card already shows how to load the model with transformers."""
-        return ""
-
 
 def pooling_files(exported: ExportedModel) -> list[str]:
     """Returns the paths of the sentence-transformers files in an exported folder, relative to the folder.
@@ -203,10 +189,6 @@ class ToSentenceTransformers(ExportKind):
         pooling = exported.vectors.pooling if exported.vectors else ""
         return HandedOver("sentence_transformers", pooling_files(exported), note=f"The pooling is {pooling}.")
 
-    def example(self, exported: ExportedModel) -> str:
-        """Returns an empty text, because the card of a model for sentence vectors already has this example."""
-        return ""
-
 
 class ToTei(ExportKind):
     """Checks that Text Embeddings Inference can serve the folder."""
@@ -215,10 +197,9 @@ class ToTei(ExportKind):
 
     def refuse(self, config: Config, model: Path) -> None:
         """Raises an error for architectures that TEI does not support."""
-        kind = ModelKind.of(model)
-        if kind.model_type not in SERVED_BY_TEI:
+        if model_type(model) not in SERVED_BY_TEI:
             raise ConfigError(
-                f"export.kinds: Text Embeddings Inference does not serve {kind.model_type} models",
+                f"export.kinds: Text Embeddings Inference does not serve {model_type(model)} models",
                 f"remove tei from export.kinds; the server supports {', '.join(SERVED_BY_TEI)}",
             )
 
@@ -262,15 +243,15 @@ class ToVllm(ExportKind):
 
     def refuse(self, config: Config, model: Path) -> None:
         """Raises an error for encoders, and for decoders that vLLM does not support."""
-        kind = ModelKind.of(model)
         if config.objective.kind != "causal":
             raise ConfigError(
-                f"export.kinds: vLLM generates text with decoders, but {kind.model_type} is trained as an encoder",
+                f"export.kinds: vLLM generates text with decoders, but {model_type(model)} is trained as an encoder",
                 "remove vllm from export.kinds; for vectors, use tei or sentence_transformers",
             )
-        if not {*kind.architectures} & {*SERVED_BY_VLLM}:
+        architectures = [str(name) for name in read_json(model / CONFIG).get("architectures") or []]
+        if not {*architectures} & {*SERVED_BY_VLLM}:
             raise ConfigError(
-                f"export.kinds: vLLM is not known to serve {', '.join(kind.architectures) or kind.model_type}",
+                f"export.kinds: vLLM is not known to serve {', '.join(architectures) or model_type(model)}",
                 "remove vllm from export.kinds; vLLM's documentation lists the models that it serves",
             )
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from adapt.config import Config, TaskConfig
-from adapt.handover.export_kind import ExportedModel, ExportKind, HandedOver, ModelKind, pooling_files
+from adapt.handover.export_kind import ExportedModel, ExportKind, HandedOver, model_type, pooling_files
 from adapt.model.architecture import max_sequence_length
 from adapt.runner.files import file_aside, make_folder, write_atomically
 from adapt.support.errors import ConfigError
@@ -190,7 +190,7 @@ class ToGliner(ExportKind):
         """Raises an error for decoders, because their vector of a word does not depend on the following words."""
         if config.objective.kind == "causal":
             raise ConfigError(
-                f"export.kinds: GLiNER needs an encoder, but {ModelKind.of(model).model_type} is trained as a decoder",
+                f"export.kinds: GLiNER needs an encoder, but {model_type(model)} is trained as a decoder",
                 "remove gliner from export.kinds",
             )
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from adapt.config import Config
-from adapt.handover.export_kind import ExportedModel, ExportKind, HandedOver, ModelKind
-from adapt.model.locate import read_json
+from adapt.handover.export_kind import ExportedModel, ExportKind, HandedOver, model_type
+from adapt.model.locate import CONFIG, read_json
 from adapt.runner.files import make_folder
 from adapt.support.errors import ConfigError
 
@@ -62,31 +62,31 @@ class ToGguf(ExportKind):
 
     def refuse(self, config: Config, model: Path) -> None:
         """Raises an error for encoders, and for decoders with parts that GGUF cannot store, such as their tokenizer."""
-        kind = ModelKind.of(model)
+        kind = model_type(model)
         if config.objective.kind != "causal":
             raise ConfigError(
-                f"export.kinds: llama.cpp generates text with decoders, but {kind.model_type} is trained as an encoder,"
+                f"export.kinds: llama.cpp generates text with decoders, but {kind} is trained as an encoder,"
                 " so it cannot be exported as gguf",
                 "remove gguf from export.kinds; for an encoder, use onnx",
             )
-        if kind.model_type not in ARCHITECTURES:
+        if kind not in ARCHITECTURES:
             raise ConfigError(
-                f"export.kinds: gguf is not available for {kind.model_type} models",
+                f"export.kinds: gguf is not available for {kind} models",
                 f"remove gguf from export.kinds, or convert the folder with llama.cpp; gguf supports"
                 f" {', '.join(ARCHITECTURES)}",
             )
-        self._refuse_positions(kind)
+        self._refuse_positions(kind, read_json(model / CONFIG))
         read_vocabulary(model)
 
-    def _refuse_positions(self, kind: ModelKind) -> None:
-        scaling = kind.values.get("rope_parameters") or kind.values.get("rope_scaling") or {}
+    def _refuse_positions(self, kind: str, values: Mapping[str, Any]) -> None:
+        scaling = values.get("rope_parameters") or values.get("rope_scaling") or {}
         scaled = str(scaling.get("rope_type", scaling.get("type", "default")))
-        window, longest = kind.values.get("sliding_window"), kind.values.get("max_position_embeddings", 0)
-        is_windowed = window and window < longest and kind.values.get("use_sliding_window", True)
-        if scaled not in scalings(kind.model_type) or is_windowed:
+        window, longest = values.get("sliding_window"), values.get("max_position_embeddings", 0)
+        is_windowed = window and window < longest and values.get("use_sliding_window", True)
+        if scaled not in scalings(kind) or is_windowed:
             what = f"attends to the last {window} tokens only" if is_windowed else f"scales positions by {scaled}"
             raise ConfigError(
-                f"export.kinds: the model {what}, which a GGUF file cannot store for {kind.model_type} models",
+                f"export.kinds: the model {what}, which a GGUF file cannot store for {kind} models",
                 "remove gguf from export.kinds",
             )
 
