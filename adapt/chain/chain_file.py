@@ -4,20 +4,22 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
 from adapt.config import Config, flat
+from adapt.config.kinds import read_options
 from adapt.job import JOBS, job_of
 from adapt.job.job_run import Job
 from adapt.parse.command_line import note_repeated
 from adapt.parse.keys import nested, unknown
 from adapt.parse.yaml_file import load_yaml, read_yaml, refuse_variables, takes_list
 from adapt.statistics.continual_metrics import SequenceFigures
-from adapt.statistics.seeds import MARGIN, SPENDINGS, Margin, SeedRounds
+from adapt.statistics.seeds import MARGIN, Margin, SeedRounds
 from adapt.support.errors import ConfigError
 
+T = TypeVar("T")
 _KEYS = {"name", "baseline", "let", "common", "sets", "stages", "report", "study", "sequential"}
 _NAME = r"(?!\.+$)[\w.+-][\w.+ -]*"
 """Regular expression for a chain's name. The folder of the chain's report has this name."""
@@ -130,14 +132,7 @@ def _margin(content: Mapping[str, Any], path: str) -> Margin:
     report = _mapping(content, "report", path)
     for key in report.keys() - {"margin"}:
         raise unknown(f"report.{key} in {path}", key, {"margin"})
-    margin = _mapping(report, "margin", f"{path}, report")
-    names = {each.name for each in fields(Margin)}
-    for key, value in margin.items():
-        if key not in names:
-            raise unknown(f"report.margin.{key} in {path}", key, names)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-            raise ConfigError(f"report.margin.{key} in {path} is {value!r}", "write a finite number of at least 0")
-    return Margin(**margin)
+    return _options("report.margin", Margin, _mapping(report, "margin", f"{path}, report"), path)
 
 
 def _rounds(content: Mapping[str, Any], path: str) -> SeedRounds | None:
@@ -151,29 +146,25 @@ def _rounds(content: Mapping[str, Any], path: str) -> SeedRounds | None:
         raise ConfigError(
             f"study in {path} is {content['study']!r}", "write `study: sequential`, or remove the key `study`"
         )
-    names = {each.name for each in fields(SeedRounds)}
-    least = {"first_seeds": 2, "round_seeds": 1, "max_seeds": 2}
-    for key, value in options.items():
-        place = f"sequential.{key} in {path}"
-        if key not in names:
-            raise unknown(place, key, names)
-        if key in least and (isinstance(value, bool) or not isinstance(value, int) or value < least[key]):
-            raise ConfigError(f"{place} is {value!r}", f"write a whole number, at least {least[key]}")
-        if key == "spending" and value not in SPENDINGS:
-            raise unknown(place, str(value), set(SPENDINGS))
-    figures = options.get("figures", ["average"])
+    rounds = _options("sequential", SeedRounds, options, path)
     known = {each.name for each in fields(SequenceFigures)}
-    if not isinstance(figures, list) or not figures or len({*map(str, figures)}) < len(figures):
-        what = f"sequential.figures in {path} is not a list of different metrics"
-        raise ConfigError(what, "write a list such as [average, general_change]")
-    for figure in figures:
+    for figure in rounds.figures:
         if figure not in known:
-            raise unknown(f"{figure} in {path}, sequential.figures", str(figure), known)
-    rounds = SeedRounds(**options)
+            raise unknown(f"{figure} in {path}, sequential.figures", figure, known)
+    if not rounds.figures or len({*rounds.figures}) < len(rounds.figures):
+        what = f"sequential.figures in {path} is empty or names a metric twice"
+        raise ConfigError(what, "write a list such as [average, general_change]")
     if rounds.max_seeds < rounds.first_seeds:
         what = f"sequential.max_seeds in {path} is {rounds.max_seeds}, less than first_seeds ({rounds.first_seeds})"
         raise ConfigError(what, "raise max_seeds, or lower first_seeds")
     return rounds
+
+
+def _options(section: str, kind: type[T], given: Mapping[str, Any], path: str) -> T:
+    try:
+        return read_options(section, kind, given)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.what}", error.fix) from error
 
 
 def _baseline(content: Mapping[str, Any], sets: Mapping[str, Any], entries: Mapping[str, ChainEntry], path: str) -> str:

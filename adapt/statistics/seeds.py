@@ -9,9 +9,10 @@ how many seeds there are at each look, and `Looked` contains the results of a lo
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
+from annotated_types import Ge
 
 LEVEL = 0.05
 """A difference with a p below this value is called significant."""
@@ -24,9 +25,9 @@ ROUNDING = 1e-12
 class Margin:
     """Equivalence margins: smaller differences count as equal."""
 
-    points: float = 1.0
+    points: Annotated[float, Ge(0)] = 1.0
     """Margin for differences of scores [points, which are hundredths]."""
-    nats: float = 0.02
+    nats: Annotated[float, Ge(0)] = 0.02
     """Margin for differences of losses [nats per token]."""
 
     @property
@@ -72,18 +73,17 @@ Spending: TypeAlias = Literal["obrien_fleming", "pocock"]
 Conclusion: TypeAlias = Literal["better", "worse", "equal", "open"]
 """How a comparison has ended: the recipe is better or worse than the baseline, equal up to a difference that does not
 matter, or the comparison is undecided."""
-SPENDINGS: tuple[Spending, ...] = ("obrien_fleming", "pocock")
 
 
 @dataclass(frozen=True)
 class SeedRounds:
     """The section `sequential` of a chain file: when a sequential study looks at its results."""
 
-    first_seeds: int = 5
+    first_seeds: Annotated[int, Ge(2)] = 5
     """Number of seeds per recipe at the first look (at least 2)."""
-    round_seeds: int = 5
+    round_seeds: Annotated[int, Ge(1)] = 5
     """Number of seeds that each further round adds to the recipes whose comparison is open (at least 1)."""
-    max_seeds: int = 20
+    max_seeds: Annotated[int, Ge(2)] = 20
     """Maximum number of seeds per recipe, at the last look (at least `first_seeds`)."""
     spending: Spending = "obrien_fleming"
     """Share of the error rate that each look uses: `obrien_fleming` uses little at early looks, so that the last look
