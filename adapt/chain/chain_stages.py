@@ -4,12 +4,13 @@ A node may start from another node's model, train on text that another node sele
 node's search.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from adapt.chain.chain_nodes import Node, node_label
-from adapt.chain.look_stage import SeedLook
+from adapt.chain.chain_nodes import Node
+from adapt.chain.look_stage import Goal, SeedLook
 from adapt.config import Config, NotifyConfig, ResourcesConfig
 from adapt.job.job_run import Job, push_of
 from adapt.model.start import Start
@@ -30,94 +31,21 @@ from adapt.support.redact import redact
 from adapt.tuning.confirm import Confirm
 from adapt.tuning.job_trial import check_test_files, named_by_values
 from adapt.tuning.search_run import search_of
-from adapt.tuning.search_stage import Search, Searched
+from adapt.tuning.search_stage import Search
 
 
-def search_at(node: Node, context_of: Callable[[Config], Context], given: tuple[Any, ...]) -> Search:
-    """Returns the search of a node.
-
-    Args:
-      node: a node whose fields contain `tune`.
-      context_of: returns the context for a trial's configuration, including the models of other nodes.
-      given: results of other nodes that all trials read: initial and compared models, and selected text. An item is
-        None if the node does not use such a result.
-
-    Raises:
-      AdaptError: the unchanged configuration cannot run, or no search space is named.
-    """
-    tune = node.config.tune
-    if tune.job not in (None, node.job.name):
-        raise ConfigError(
-            f"{node.label}: tune.job is {tune.job}, but the job of this stage is {node.job.name}", "leave out tune.job"
-        )
+@contextmanager
+def _naming(label: str) -> Iterator[None]:
+    """Writes the label of a node before the errors that the block raises."""
     try:
-        return search_of(node.job, node.config, node.configured, context_of, given)
+        yield
     except ConfigError as error:
-        raise ConfigError(f"{node.label}: {error.what}", error.fix) from error
+        raise ConfigError(f"{label}: {error.what}", error.fix) from error
 
 
-def search_result(search: Search, store: Store) -> Searched | None:
-    """Returns the result of a search, or None if the search has not finished."""
-    record = store.record_of(search)
-    return Finished.of(search, record).result if record else None
-
-
-def confirm_label(node: Node) -> str:
-    """Returns the label of the stage that repeats a search's best trial with fresh seeds."""
-    return node_label(confirm_name(node), list(node.values.values()))
-
-
-def confirm_name(node: Node) -> str:
-    """Returns the name of the stage that repeats a search's best trial: its label without the members of sets."""
-    return f"{node.name}_confirm"
-
-
-def confirm_at(node: Node, search: Search, found: Searched) -> Confirm:
-    """Returns the stage that repeats the best trial of a search with fresh seeds, and scores it on the test split.
-
-    Raises:
-        AdaptError: the test split cannot be used.
-    """
-    try:
-        return Confirm.of(search, found)
-    except ConfigError as error:
-        raise ConfigError(f"{confirm_label(node)}: {error.what}", error.fix) from error
-
-
-def as_best(node: Node, values: Mapping[str, Any]) -> Config:
-    """Returns the configuration that trains a model with a search's best values. Other nodes may start from it."""
-    config = named_by_values(node.configured(values), values)
-    return replace(config, name=f"{config.name}-best")
-
-
-def with_values(node: Node, values: Mapping[str, Any]) -> Config:
-    """Returns the configuration of a node with the best values of a search, except for the fields in `keep`.
-
-    Some jobs use the job's name to find the earlier run that they continue. For such a job, the name in the returned
-    configuration also depends on the values.
-
-    Raises:
-      ConfigError: the values do not fit the configuration.
-    """
-    taken = {name: value for name, value in values.items() if name not in node.keep}
-    config = node.configured(taken)
-    return named_by_values(config, taken) if node.job.is_named else config
-
-
-@dataclass(frozen=True)
-class Goal:
-    """A stage whose result is a final result of the chain, with its name, its job, and its member of each set."""
-
-    name: str
-    job: Job
-    values: Mapping[str, str]
-    stage: Stage[Any]
-    config: Config
-
-    @property
-    def label(self) -> str:
-        """The goal's name with its members of sets, such as `finetune[DAPT, acl_arc, 3]`."""
-        return f"{self.name}[{', '.join(self.values.values())}]" if self.values else self.name
+def _confirming(node: Node) -> Node:
+    """Returns the node that repeats the best trial of a search with fresh seeds. It has a name of its own."""
+    return replace(node, name=f"{node.name}_confirm")
 
 
 @dataclass(frozen=True)
@@ -182,7 +110,7 @@ def build_chain(nodes: Sequence[Node]) -> Chain:
         else:
             chain.goals.extend(_goals(node, offered, chain.store))
             if node.label in offered.unknown and node.config.tune.fresh_seeds:
-                chain.later.append(confirm_label(node))
+                chain.later.append(_confirming(node).label)
     chain.pushes.extend(offered.pushes)
     refuse_same_repository(chain.pushes)
     return chain
@@ -226,18 +154,13 @@ def _goals(node: Node, offered: Offered, store: Store) -> list[Goal]:
         return Context.of(config, start, compared, selected, node.job.kind)
 
     if node.is_search:
-        search = search_at(node, context_of, (start, *compared.values(), selected))
-        found, goal = search_result(search, store), Goal(node.name, node.job, node.values, search, node.config)
-        if found is None:
-            offered.unknown.append(node.label)
-            return [goal]
-        offered.best[node.label] = found.best_row.settings
-        context = context_of(as_best(node, found.best_row.settings))
-        _offer(node, context, node.job.final(context), offered)
-        if not node.config.tune.fresh_seeds:
-            return [goal]
-        return [goal, Goal(confirm_name(node), node.job, node.values, confirm_at(node, search, found), node.config)]
-    config = with_values(node, offered.best[node.tuned]) if node.tuned else node.config
+        return _search_goals(node, offered, store, context_of, (start, *compared.values(), selected))
+    config = node.config
+    if node.tuned:
+        best = {name: value for name, value in offered.best[node.tuned].items() if name not in node.keep}
+        config = node.configured(best)
+        if node.job.is_named:  # the job uses its name to find the earlier run that it continues
+            config = named_by_values(config, best)
     context = context_of(config)
     if node.job.parts:
         parts = node.job.parts(context)
@@ -248,6 +171,49 @@ def _goals(node: Node, offered: Offered, store: Store) -> list[Goal]:
     if push := push_of(node.job, context, final):
         offered.pushes.append(push)
     return [Goal(node.name, node.job, node.values, final, config)]
+
+
+def _search_goals(
+    node: Node, offered: Offered, store: Store, context_of: Callable[[Config], Context], given: tuple[Any, ...]
+) -> list[Goal]:
+    """Returns the goals of a search: the search, and a stage that scores its best trial on the test split.
+
+    If the search has finished, its best values, and a model trained with them, are added to `offered`.
+
+    Args:
+        node: a node whose fields contain `tune`.
+        offered: results of other nodes.
+        store: store of finished stages.
+        context_of: returns the context for a trial's configuration, including the models of other nodes.
+        given: results of other nodes that all trials read: initial and compared models, and selected text. An item is
+            None if the node does not use such a result.
+
+    Raises:
+        AdaptError: the unchanged configuration cannot run, no search space is named, or the test split cannot be used.
+    """
+    tune = node.config.tune
+    if tune.job not in (None, node.job.name):
+        raise ConfigError(
+            f"{node.label}: tune.job is {tune.job}, but the job of this stage is {node.job.name}", "leave out tune.job"
+        )
+    with _naming(node.label):
+        search = search_of(node.job, node.config, node.configured, context_of, given)
+    goals = [Goal(node.name, node.job, node.values, search, node.config)]
+    record = store.record_of(search)
+    if record is None:
+        offered.unknown.append(node.label)
+        return goals
+    found = Finished.of(search, record).result
+    best = found.best_row.settings
+    offered.best[node.label] = best
+    config = named_by_values(node.configured(best), best)
+    context = context_of(replace(config, name=f"{config.name}-best"))
+    _offer(node, context, node.job.final(context), offered)
+    if tune.fresh_seeds:
+        confirming = _confirming(node)
+        with _naming(confirming.label):
+            goals.append(Goal(confirming.name, node.job, node.values, Confirm.of(search, found), node.config))
+    return goals
 
 
 def _offer(node: Node, context: Context, final: Stage[Any], offered: Offered) -> None:

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Optional
 
+from adapt.config import Config
+from adapt.job.job_run import Job
 from adapt.runner import NOTHING, Done, Outcome, Stage
 from adapt.show.blocks import joined_names
 from adapt.show.report.study import Entry, Study
@@ -19,16 +21,21 @@ from adapt.terminal.console import log
 
 
 @dataclass(frozen=True)
-class ReadRun:
-    """A finished run that a look reads, with the entry and the set members that describe the run in the chain file."""
+class Goal:
+    """A stage whose result is a final result of the chain, with its name, its job, and its member of each set."""
 
     name: str
-    """Name of the run's entry in the chain file."""
-    job: str
+    """Name of the goal's entry in the chain file."""
+    job: Job
     values: Mapping[str, str]
-    """The run's member of each set, and its seed."""
-    task: str
+    """The goal's member of each set, and its seed if there is one goal per seed."""
     stage: Stage[Any]
+    config: Config
+
+    @property
+    def label(self) -> str:
+        """The goal's name with its members of sets, such as `finetune[DAPT, acl_arc, 3]`."""
+        return f"{self.name}[{', '.join(self.values.values())}]" if self.values else self.name
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +47,7 @@ class SeedLook(Stage[Looked]):
     takes = NOTHING
 
     name: str
-    runs: Mapping[str, ReadRun]
+    runs: Mapping[str, Goal]
     """Runs of the baseline and of the recipes whose comparison has not ended, keyed by label."""
     previous: Optional["SeedLook"]
     row: str
@@ -74,7 +81,10 @@ class SeedLook(Stage[Looked]):
         from adapt.show.report import sequence_runs, study_results, task_comparison
         from adapt.statistics.looks import corrected_levels, judge, samples_for, seed_levels
 
-        entries = [Entry(run.name, run.job, run.values, done[run.stage], task=run.task) for run in self.runs.values()]
+        entries = [
+            Entry(run.name, run.job.name, run.values, done[run.stage], task=run.config.task.name)
+            for run in self.runs.values()
+        ]
         study, margin, better = Study("", self.baseline, entries, margin=self.margin), self.margin.share, 1
         before = done[self.previous].result.significant if self.previous else 0
         if self.figure:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from adapt.chain.chain_file import ChainFile
 from adapt.chain.chain_nodes import Node, expand_chain
-from adapt.chain.chain_stages import Chain, Goal, build_chain
-from adapt.chain.look_stage import ReadRun, SeedLook
+from adapt.chain.chain_stages import Chain, build_chain
+from adapt.chain.look_stage import Goal, SeedLook
 from adapt.config import Config
 from adapt.runner import Finished, Stage, Store
 from adapt.runner.stage import everything
@@ -254,7 +254,7 @@ def _followed(row: ComparedRow, baseline: str, margin: Margin, rounds: SeedRound
         used |= runs
         look = SeedLook(
             name=f"{row.name}-{number}",
-            runs={label: _run_of(goal) for label, goal in runs.items()},
+            runs=runs,
             previous=looks[-1] if looks else None,
             row=row.name,
             figure=row.figure,
@@ -273,10 +273,6 @@ def _followed(row: ComparedRow, baseline: str, margin: Margin, rounds: SeedRound
         if not is_open:
             break
     return FollowedRow(row, baseline, looks, finished, list(used.values()))
-
-
-def _run_of(goal: Goal) -> ReadRun:
-    return ReadRun(goal.name, goal.job.name, goal.values, goal.config.task.name, goal.stage)
 
 
 def _goal(look: SeedLook, like: Goal) -> Goal:

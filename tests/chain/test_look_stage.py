@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from adapt.chain.look_stage import ReadRun, SeedLook
+from adapt.chain.look_stage import Goal, SeedLook
+from adapt.config import Config
+from adapt.job import JOBS
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.record import Record
 from adapt.show.renderers import render_text
@@ -43,11 +45,11 @@ def looked(folder: Path, figure: str, look: int = 2) -> tuple[Looked, Any]:
         for entry in study.entries
         if entry.record.stage == "sequence" and entry.record.metrics["mode"] == "continual"
     ]
-    runs: dict[str, ReadRun] = {}
+    runs: dict[str, Goal] = {}
     records: dict[str, Record] = {}
     for entry in entries:
         stage = Ran(entry.label)
-        runs[entry.label] = ReadRun(entry.name, entry.job, entry.values, "", stage)
+        runs[entry.label] = Goal(entry.name, JOBS[entry.job], entry.values, stage, Config())
         records[stage.key] = entry.record
     methods = {
         next(value for name, value in entry.values.items() if name not in ("order", "seed")) for entry in entries

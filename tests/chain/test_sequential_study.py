@@ -12,8 +12,8 @@ import yaml
 from adapt.chain.chain_file import read_chain
 from adapt.chain.chain_nodes import expand_chain
 from adapt.chain.chain_run import ChainRun
-from adapt.chain.chain_stages import Chain, Goal, ahead, build_chain, study
-from adapt.chain.look_stage import SeedLook
+from adapt.chain.chain_stages import Chain, ahead, build_chain, study
+from adapt.chain.look_stage import Goal, SeedLook
 from adapt.chain.sequential_study import compared_rows
 from adapt.config import TaskConfig
 from adapt.job import JOBS
@@ -251,13 +251,14 @@ def test_a_study_without_its_baseline_is_refused(content: Content) -> None:
     ("change", "message"),
     [
         ({"study": "parallel"}, "write `study: sequential`"),
-        ({"sequential": {"max_seeds": 1}}, "at least 2"),
-        ({"sequential": {"round_seeds": 0}}, "at least 1"),
+        ({"sequential": {"max_seeds": 1}}, "sequential.max_seeds is 1, but must be >=2"),
+        ({"sequential": {"round_seeds": 0}}, "sequential.round_seeds is 0, but must be >=1"),
         ({"sequential": {"max_seeds": 3}}, "raise max_seeds"),
         ({"sequential": {"spending": "obrien"}}, "obrien_fleming"),
-        ({"sequential": {"looks": 3}}, "sequential.looks"),
+        ({"sequential": {"looks": 3}}, "unknown key looks in sequential"),
         ({"sequential": {"figures": ["averag"]}}, "average"),
-        ({"sequential": {"figures": "average"}}, "is not a list"),
+        ({"sequential": {"figures": "average"}}, "sequential.figures takes list"),
+        ({"sequential": {"figures": ["average", "average"]}}, "names a metric twice"),
     ],
 )
 def test_wrong_keys_are_refused_with_a_fix(content: Content, change: Content, message: str) -> None:
