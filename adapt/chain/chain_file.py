@@ -232,11 +232,7 @@ def _entry(name: str, fields: Any, sets: Mapping[str, Any], path: str) -> ChainE
 
 
 def _kept(fields: Mapping[str, Any], place: str) -> tuple[str, ...]:
-    """Returns the fields that an entry keeps from the best values of a search.
-
-    Raises:
-        ConfigError: the entry does not use a search, or `keep` is not a list.
-    """
+    """Returns the fields that an entry keeps from the best values of a search."""
     keep = fields.get("keep", [])
     keep = [keep] if isinstance(keep, str) else keep
     if not isinstance(keep, list):
@@ -270,11 +266,7 @@ class Command:
 
 
 def read_job(arguments: Sequence[str]) -> tuple[Job, list[str]]:
-    """Returns the job that `--job NAME` names (default: `dapt`), and the remaining arguments.
-
-    Raises:
-        ConfigError: no job has this name.
-    """
+    """Returns the job that `--job NAME` names (default: `dapt`), and the remaining arguments."""
     job, rest = "dapt", list(arguments)
     for index, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
@@ -285,11 +277,7 @@ def read_job(arguments: Sequence[str]) -> tuple[Job, list[str]]:
 
 
 def read_command(arguments: Sequence[str]) -> Command:
-    """Parses arguments such as `run FILE --only task=acl_arc --data /data --resources.workers 2`.
-
-    Raises:
-        ConfigError: the verb is unknown, the file is missing, or an option has no value.
-    """
+    """Parses arguments such as `run FILE --only task=acl_arc --data /data --resources.workers 2`."""
     verb, file = (*arguments[:2], "", "")[:2]
     if verb not in VERBS or not file or file.startswith("--"):
         raise ConfigError(f"cannot read the command {' '.join(arguments[:2]) or '(none)'}", f"use: {USAGE}")

@@ -216,12 +216,7 @@ def _names_a_stage(path: str, source: ChainFile) -> bool:
 
 
 def _sources(named_in_from: Any, entry: ChainEntry, source: ChainFile, place: str) -> tuple[str | None, str | None]:
-    """Returns the stages that `from` names: the stage that makes the initial model, and the stage that selects text.
-
-    Raises:
-        ConfigError: `from` names two stages that make a model, or two that select text, or the job cannot train on
-            text.
-    """
+    """Returns the stages that `from` names: the stage that makes the initial model, and the stage that selects text."""
     named: dict[bool, str] = {}
     for reference in named_in_from if isinstance(named_in_from, list) else [named_in_from] if named_in_from else []:
         match = _REFERENCE.fullmatch(str(reference))

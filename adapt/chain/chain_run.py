@@ -101,11 +101,7 @@ class ChainRun:
         return cls(read_chain(file, dict(let), dict(fields)), only or {})
 
     def build(self) -> Chain:
-        """Builds the stages that can be built now. Stages that depend on an unfinished search cannot be built yet.
-
-        Raises:
-            AdaptError: a stage cannot run as configured.
-        """
+        """Builds the stages that can be built now. Stages that depend on an unfinished search cannot be built yet."""
         return self._built(self.only)
 
     def _built(self, only: Mapping[str, list[str]] | None = None) -> Chain:
@@ -113,11 +109,7 @@ class ChainRun:
         return built_chain(study_nodes(file, only), file.baseline, file.margin, file.rounds)
 
     def plan(self) -> ChainPlan:
-        """Returns the stages that would run, and their costs, without running anything.
-
-        Raises:
-            AdaptError: the checks before a run show that a stage cannot run as configured.
-        """
+        """Returns the stages that would run, and their costs, without running anything."""
         chain = self.build()
         check_chain(chain)
         tables: list[Block] = [goals_table(chain.goals, chain.store)]
@@ -209,11 +201,7 @@ def ready_pushes(chain: Chain) -> list[Push]:
 
 
 def check_searches(chain: Chain) -> None:
-    """Checks that the unfinished searches can run.
-
-    Raises:
-        ConfigError: a search cannot run. The message names the reason.
-    """
+    """Checks that the unfinished searches can run."""
     for search in chain.searches:
         check_search(search, chain.store)
 

@@ -86,12 +86,7 @@ class Offered:
 
 
 def build_chain(nodes: Sequence[Node]) -> Chain:
-    """Builds the stages of nodes. Each node must follow the nodes that it starts from.
-
-    Raises:
-      ConfigError, DataError, ModelError, StorageError: in the cases listed at `adapt.stage.context.Context.of`.
-      ConfigError: nodes have different storage roots, cluster addresses or budgets.
-    """
+    """Builds the stages of nodes. Each node must follow the nodes that it starts from."""
     first = nodes[0].config
     for node in nodes:
         if node.config.storage != first.storage or node.config.resources.address != first.resources.address:
@@ -117,11 +112,7 @@ def build_chain(nodes: Sequence[Node]) -> Chain:
 
 
 def refuse_same_repository(pushes: Sequence[Push]) -> None:
-    """Refuses to push several models to the same repository, because the last one would replace the others.
-
-    Raises:
-        ConfigError: two different models have the same `export.push`.
-    """
+    """Refuses to push several models to the same repository, because the last one would replace the others."""
     exports: dict[str, str] = {}
     for push in pushes:
         if exports.setdefault(push.repository, push.export.key) != push.export.key:
@@ -132,11 +123,7 @@ def refuse_same_repository(pushes: Sequence[Push]) -> None:
 
 
 def build_one(job: Job, config: Config) -> Chain:
-    """Builds the stages of a single job, as a chain with one goal.
-
-    Raises:
-        ConfigError, DataError, ModelError, StorageError: in the cases listed at `adapt.stage.context.Context.of`.
-    """
+    """Builds the stages of a single job, as a chain with one goal."""
     context = Context.of(config, kind=job.kind)
     goal = Goal(job.name, job, {}, job.final(context), context.config)
     push = push_of(job, context, goal.stage)
@@ -187,9 +174,6 @@ def _search_goals(
         context_of: returns the context for a trial's configuration, including the models of other nodes.
         given: results of other nodes that all trials read: initial and compared models, and selected text. An item is
             None if the node does not use such a result.
-
-    Raises:
-        AdaptError: the unchanged configuration cannot run, no search space is named, or the test split cannot be used.
     """
     tune = node.config.tune
     if tune.job not in (None, node.job.name):
@@ -327,10 +311,6 @@ def ahead(chain: Chain) -> dict[str, int]:
 
 
 def check_chain(chain: Chain) -> None:
-    """Checks all stages of the chain before any stage runs, so that wrong settings are reported early.
-
-    Raises:
-        AdaptError: in the cases listed at `adapt.runner.ensure.check_ahead`.
-    """
+    """Checks all stages of the chain before any stage runs, so that wrong settings are reported early."""
     last = [*(goal.stage for goal in chain.goals), *chain.pushes]
     check_ahead(unfinished(last, chain.store)[0], chain.store)

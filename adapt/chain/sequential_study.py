@@ -89,12 +89,7 @@ class FollowedRow:
 
 
 def study_nodes(source: ChainFile, only: Mapping[str, list[str]] | None = None) -> list[Node]:
-    """Returns the nodes of a chain. In a sequential study, fine-tuning nodes have all seeds that the study may use.
-
-    Raises:
-        ConfigError: in the cases listed at `adapt.chain.chain_nodes.expand_chain`, or if `only` leaves out a recipe of
-            a sequential study, or if fine-tuning seeds do not fit the study.
-    """
+    """Returns the nodes of a chain. In a sequential study, fine-tuning nodes have all seeds that the study may use."""
     nodes = expand_chain(source, only)
     if source.rounds is None:
         return nodes
@@ -104,11 +99,7 @@ def study_nodes(source: ChainFile, only: Mapping[str, list[str]] | None = None) 
 
 
 def _with_seeds(node: Node, rounds: SeedRounds) -> Node:
-    """Returns the node with its list `finetune.seeds` extended to the study's maximum number of seeds.
-
-    Raises:
-        ConfigError: a node for one member of the set `seed` has several fine-tuning seeds.
-    """
+    """Returns the node with its list `finetune.seeds` extended to the study's maximum number of seeds."""
     seeds = node.config.finetune.seeds
     if "seed" in node.values:
         if len(seeds) != 1:
@@ -162,9 +153,6 @@ def built_chain(nodes: Sequence[Node], baseline: str, margin: Margin, rounds: Se
         baseline: name of the recipe with which the other recipes are compared.
         margin: largest differences that count as negligible.
         rounds: the rounds of seeds of a sequential study, or None for other chains.
-
-    Raises:
-        AdaptError: a stage cannot run as configured, or the study lacks its baseline or seeds.
     """
     chain = build_chain(nodes)
     if rounds is None:
@@ -182,11 +170,7 @@ def built_chain(nodes: Sequence[Node], baseline: str, margin: Margin, rounds: Se
 
 
 def compared_rows(goals: Sequence[Goal], rounds: SeedRounds) -> Iterator[ComparedRow]:
-    """Groups the runs of a chain by compared task or metric, by recipe and by seed.
-
-    Raises:
-        ConfigError: a recipe has fewer seeds than the study may use.
-    """
+    """Groups the runs of a chain by compared task or metric, by recipe and by seed."""
     tuned = [goal for goal in goals if goal.stage.kind == "finetune"]
     has_several_entries = len({goal.name for goal in tuned}) > 1
     by_row: dict[str, dict[str, dict[str, list[Goal]]]] = {}
@@ -232,11 +216,7 @@ def _check_figure(row: ComparedRow) -> None:
 
 
 def _followed(row: ComparedRow, baseline: str, margin: Margin, rounds: SeedRounds, store: Store) -> FollowedRow:
-    """Reads the finished looks of a row of comparisons, and adds the next look if a comparison has not ended.
-
-    Raises:
-        ConfigError: the row has no runs of the baseline, or no other recipe.
-    """
+    """Reads the finished looks of a row of comparisons, and adds the next look if a comparison has not ended."""
     if baseline not in row.arms or len(row.arms) < 2:
         raise ConfigError(
             f"a sequential study compares recipes with the baseline {baseline}, but {row.name} only has these recipes:"

@@ -86,11 +86,7 @@ def read_fields(kind: Any, values: Any, name: str = "", see: str = "") -> Any:
 
 
 def check_dataclass(section: Any, name: str = "") -> None:
-    """Checks the field values of a dataclass that was built in Python.
-
-    Raises:
-        ConfigError: in the cases listed at `read_fields`.
-    """
+    """Checks the field values of a dataclass that was built in Python."""
     read_fields(type(section), asdict(section), name)
 
 

@@ -34,11 +34,7 @@ class Kinds(dict[str, str], Generic[T]):
         self.field, self.base, self._options = field, base, options
 
     def place(self, name: str) -> str:
-        """Returns the import path of a kind. A user's own kind is named by its import path.
-
-        Raises:
-            ConfigError: no kind has this name; the message suggests the nearest one.
-        """
+        """Returns the import path of a kind. A user's own kind is named by its import path."""
         place = self.get(name, name if self.base else "")
         if ":" not in place:
             own = "package.module:Class for your own" if self.base else ""
@@ -65,9 +61,6 @@ class Kinds(dict[str, str], Generic[T]):
         Args:
             name: name of the kind.
             given: values of options, keyed by name. Other options have their defaults.
-
-        Raises:
-            ConfigError: in the cases listed at `load` and `read_options`.
         """
         options = self.options(name)
         if options is None and given:
@@ -75,11 +68,7 @@ class Kinds(dict[str, str], Generic[T]):
         return None if options is None else read_options(name, options, given)
 
     def options(self, name: str) -> type[Any] | None:
-        """Returns the dataclass of a kind's options, or None if the kind has no options.
-
-        Raises:
-            ConfigError: in the cases listed at `load`.
-        """
+        """Returns the dataclass of a kind's options, or None if the kind has no options."""
         if self._options is not None and name in self:
             place = self._options.get(name)
             return imported(self.field, place) if place else None

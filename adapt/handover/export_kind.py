@@ -152,21 +152,13 @@ class ToTransformers(ExportKind):
     """Lists the files with which transformers loads the folder."""
 
     def write(self, exported: ExportedModel) -> HandedOver:
-        """Lists the files of the model.
-
-        Raises:
-            ModelError: the folder lacks config.json or weights.
-        """
+        """Lists the files of the model."""
         files = [str(file.relative_to(exported.folder)) for file in model_files(exported.folder)]
         return HandedOver("transformers", files)
 
 
 def pooling_files(exported: ExportedModel) -> list[str]:
-    """Returns the paths of the sentence-transformers files in an exported folder, relative to the folder.
-
-    Raises:
-        ModelError: the folder lacks one of these files.
-    """
+    """Returns the paths of the sentence-transformers files in an exported folder, relative to the folder."""
     modules = [str(module["path"]) for module in read_list(exported.folder / MODULES) if isinstance(module, dict)]
     files = [*OWN, *(f"{path}/config.json" for path in modules if path)]
     missing = [name for name in files if not (exported.folder / name).is_file()]
@@ -181,11 +173,7 @@ class ToSentenceTransformers(ExportKind):
     needs_vectors = True
 
     def write(self, exported: ExportedModel) -> HandedOver:
-        """Lists the files of sentence-transformers.
-
-        Raises:
-            ModelError: the folder lacks one of these files.
-        """
+        """Lists the files of sentence-transformers."""
         pooling = exported.vectors.pooling if exported.vectors else ""
         return HandedOver("sentence_transformers", pooling_files(exported), note=f"The pooling is {pooling}.")
 
@@ -204,11 +192,7 @@ class ToTei(ExportKind):
             )
 
     def write(self, exported: ExportedModel) -> HandedOver:
-        """Checks the files that TEI reads.
-
-        Raises:
-            ModelError: a file is missing, TEI does not support the pooling, or the longest input is unknown.
-        """
+        """Checks the files that TEI reads."""
         folder, vectors = exported.folder, exported.vectors
         if vectors is None or vectors.pooling not in POOLINGS:
             raise ModelError(
@@ -256,11 +240,7 @@ class ToVllm(ExportKind):
             )
 
     def write(self, exported: ExportedModel) -> HandedOver:
-        """Checks the files that vLLM reads.
-
-        Raises:
-            ModelError: weights, config.json or the tokenizer are missing.
-        """
+        """Checks the files that vLLM reads."""
         folder = exported.folder
         files = [str(file.relative_to(folder)) for file in model_files(folder)]
         if TOKENIZER_CONFIG not in files:

@@ -96,11 +96,7 @@ def stored_type(name: str, weight: np.ndarray[Any, Any], kind: str) -> gguf.GGML
 
 
 def rounding_difference(file: Path, folder: Path, config: Any, kind: str) -> float:
-    """Reads a GGUF file, and returns the largest absolute difference of its weights from the model's.
-
-    Raises:
-        ModelError: a weight is missing, or differs by more than the rounding of its type.
-    """
+    """Reads a GGUF file, and returns the largest absolute difference of its weights from the model's."""
     worst = 0.0
     stored = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}  # memory-mapped, loaded when used
     for name, weight in converted(folder, config):
@@ -120,15 +116,7 @@ def rounding_difference(file: Path, folder: Path, config: Any, kind: str) -> flo
 
 
 def converted(folder: Path, config: Any) -> Iterator[tuple[str, Array]]:
-    """Yields each weight of a model with its name in GGUF.
-
-    Args:
-        folder: folder of the model.
-        config: the model's configuration in transformers.
-
-    Raises:
-        ModelError: the architecture has a weight without a name in GGUF.
-    """
+    """Yields each weight of a model with its name in GGUF."""
     architecture = gguf.MODEL_ARCH[ARCHITECTURES[config.model_type]]
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
     factors = frequency_factors(config) if ARCHITECTURES[config.model_type] == "LLAMA" else None

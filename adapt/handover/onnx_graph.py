@@ -87,11 +87,7 @@ def batch(model: PreTrainedModel, names: list[str], texts: int, tokens: int) -> 
 
 
 def graph_of(model: PreTrainedModel, sample: dict[str, torch.Tensor]) -> Any:
-    """Exports a model as a graph of onnx_ir that accepts any batch size and length.
-
-    Raises:
-        ModelError: the architecture cannot be exported.
-    """
+    """Exports a model as a graph of onnx_ir that accepts any batch size and length."""
     sizes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     settings = OnnxConfig(dynamic_shapes=dict.fromkeys(sample, sizes), prefer_deferred_runtime_asserts_over_guards=True)
     try:
@@ -120,11 +116,7 @@ def silent_exporter() -> Iterator[None]:
 
 
 def output_difference(model: PreTrainedModel, graph: Path, batches: list[dict[str, torch.Tensor]]) -> float:
-    """Returns the largest absolute difference between the outputs of a graph and of the model. Ignores padding.
-
-    Raises:
-        ModelError: the difference is larger than TOLERANCE allows.
-    """
+    """Returns the largest absolute difference between the outputs of a graph and of the model. Ignores padding."""
     session = onnxruntime.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
     named = {each.name for each in session.get_inputs()}
     worst = 0.0

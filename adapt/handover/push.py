@@ -63,11 +63,7 @@ def push_command_of(folder: Path, repository: str) -> str:
 
 
 def check_repository(repository: str, field: str = "export.push") -> None:
-    """Checks the name of a repository.
-
-    Raises:
-        ConfigError: the name does not have the form OWNER/NAME.
-    """
+    """Checks the name of a repository."""
     if not NAME.fullmatch(repository) or "--" in repository or ".." in repository or len(repository) > 96:
         raise ConfigError(
             f"{field}: {repository!r} is not the name of a repository on the Hugging Face Hub",
@@ -108,9 +104,6 @@ def check_finished(folder: Path) -> None:
     """Checks that the stage that wrote a folder is finished.
 
     The folder is a stage's folder, or a folder in it. A finished stage has a record, which is written last.
-
-    Raises:
-        ModelError: the stage is not finished.
     """
     for place in (folder.absolute(), folder.absolute().parent):
         if STAGE_FOLDER.fullmatch(place.name) and not (place / RECORD_FILE).is_file():
@@ -173,11 +166,7 @@ def upload(api: HfApi, folder: Path, repository: str) -> str:
 
 
 def check_card(folder: Path, repository: str) -> None:
-    """Checks the YAML header of the model card with the Hub's own parser.
-
-    Raises:
-        HubError: the header is not valid.
-    """
+    """Checks the YAML header of the model card with the Hub's own parser."""
     card = folder / CARD
     if not card.is_file():
         return

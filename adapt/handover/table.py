@@ -31,11 +31,7 @@ EXPORT_KINDS: Kinds[type[ExportKind]] = Kinds(
 
 
 def chosen_kinds(config: Config) -> dict[str, ExportKind]:
-    """Returns the configured kinds of exports with their options, keyed by name.
-
-    Raises:
-        ConfigError: a kind does not exist, or is named twice.
-    """
+    """Returns the configured kinds of exports with their options, keyed by name."""
     kinds: dict[str, ExportKind] = {}
     for name in config.export.kinds:
         if name in kinds:
@@ -60,15 +56,7 @@ def kinds_what(config: Config) -> dict[str, Any]:
 
 
 def check_kinds(config: Config, model: Path) -> None:
-    """Checks before the job starts that the packages of all kinds are installed and that the model supports all kinds.
-
-    Args:
-        config: configuration of the job.
-        model: folder of the initial model.
-
-    Raises:
-        ConfigError: a package is missing, or the model cannot be exported for a kind.
-    """
+    """Checks before the job starts that the packages of all kinds are installed, and the kinds accept the model."""
     for name, kind in chosen_kinds(config).items():
         missing = [package for package in kind.packages if importlib.util.find_spec(package) is None]
         if missing:

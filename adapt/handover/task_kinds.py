@@ -64,11 +64,7 @@ class LabelledText:
 
 
 def read_labelled(task: TaskConfig) -> LabelledText:
-    """Reads the train split of a task.
-
-    Raises:
-        ConfigError, DataError, StorageError: in the cases listed at `adapt.task.labelled_examples.check_split`.
-    """
+    """Reads the train split of a task."""
     examples = check_split(task, "train").examples
     return LabelledText(
         task.kind,

@@ -91,11 +91,7 @@ class ToGguf(ExportKind):
             )
 
     def write(self, exported: ExportedModel) -> HandedOver:
-        """Writes the file, reads it back, and compares all weights.
-
-        Raises:
-            ModelError: a weight has no name in GGUF, or differs by more than the rounding of its type.
-        """
+        """Writes the file, reads it back, and compares all weights."""
         from adapt.handover.gguf_file import write_gguf
 
         make_folder(exported.folder / FOLDER)
@@ -204,11 +200,7 @@ def read_vocabulary(folder: Path, size: int | None = None) -> Vocabulary:
 
 
 def split_name(tokenizer: Mapping[str, Any], folder: Path) -> str:
-    """Returns llama.cpp's name for the rule with which a byte-level tokenizer splits a text before BPE.
-
-    Raises:
-        ConfigError: llama.cpp has no name for the rule.
-    """
+    """Returns llama.cpp's name for the rule with which a byte-level tokenizer splits a text before BPE."""
     parts = _parts(tokenizer.get("pre_tokenizer"), "pretokenizers")
     kinds = [part["type"] for part in parts]
     if tokenizer.get("normalizer") is None or _is_nfc(tokenizer["normalizer"]):

@@ -42,10 +42,6 @@ def generated_replay(
         unseen: texts that the replayed text must not contain.
         measured: all texts on which losses are measured.
         domain: the domain's text, by source. Near copies of its held-out documents are dropped.
-
-    Raises:
-        ConfigError: the model cannot generate text with `mixture.replay_kind`, or fields contradict each other.
-        ModelError: the generator does not exist.
     """
     config = context.config
     kind, section, name = config.mixture.replay_kind, config.generate, f"{config.name}-replay"
@@ -109,11 +105,7 @@ def _check_section(name: str, section: GenerateConfig | SynthesizeConfig, config
 
 
 def _own_model(base: Start, config: Config) -> Start:
-    """Returns the job's model before its top layers were reinitialized.
-
-    Raises:
-        ConfigError: the model's head is new, or the model is a decoder that was converted to an encoder.
-    """
+    """Returns the job's model before its top layers were reinitialized."""
     start = base.training.start if isinstance(base.training, RedrawTop) else base
     kind = config.mixture.replay_kind
     if start.head is not None and start.training is start.head:
@@ -132,12 +124,7 @@ def _own_model(base: Start, config: Config) -> Start:
 
 
 def _given_generator(context: Context, generator: str | None) -> Start:
-    """Returns the decoder that generate.generator names.
-
-    Raises:
-        ConfigError: no generator is named.
-        ModelError: the generator does not exist.
-    """
+    """Returns the decoder that generate.generator names."""
     if not generator:
         raise ConfigError(
             "mixture.replay_kind is decoder, but generate.generator is not set",
@@ -148,12 +135,7 @@ def _given_generator(context: Context, generator: str | None) -> Start:
 
 
 def _check_way(folder: Path, kind: str) -> None:
-    """Checks that text is generated from left to right with a decoder, or by Gibbs sampling with an encoder.
-
-    Raises:
-        ConfigError: `kind` is `gibbs` and the model is a decoder, or another kind and the model is an encoder. The
-            message says what to configure for this model.
-    """
+    """Checks that text is generated from left to right with a decoder, or by Gibbs sampling with an encoder."""
     if is_decoder_folder(folder) == (kind != "gibbs"):
         return
     if kind == "gibbs":
@@ -193,10 +175,6 @@ def rephrased_sources(
 
     Returns:
         The rewritten text, keyed by source name. The mapping is empty if synthesize.generator is not set.
-
-    Raises:
-        ConfigError: the text cannot be rewritten, or fields contradict each other.
-        ModelError: the generator does not exist.
     """
     config, section = context.config, context.config.synthesize
     if not section.generator:
@@ -252,11 +230,7 @@ def _check_mixture(config: Config) -> None:
 
 
 def refuse_rewriting(config: Config, job: str) -> None:
-    """Checks that synthesize.generator is not set in a job that does not rewrite documents.
-
-    Raises:
-        ConfigError: synthesize.generator is set.
-    """
+    """Checks that synthesize.generator is not set in a job that does not rewrite documents."""
     if config.synthesize.generator:
         raise ConfigError(
             f"synthesize.generator is set, but dontstop {job} rewrites no documents", "use it with dontstop dapt"

@@ -76,12 +76,7 @@ class Job:
         return self.kind.name
 
     def leaves(self, context: Context, final: Stage[Any]) -> Start | None:
-        """Returns the model that other jobs may start from, or None if there is no such model or more than one.
-
-        Args:
-            context: context of the job.
-            final: last stage of the job.
-        """
+        """Returns the model that other jobs may start from, or None if there is no such model or more than one."""
         training = self.training(final) if self.training else None
         if training is None:
             return None
@@ -154,11 +149,7 @@ class JobRun:
 
 
 def push_of(job: Job, context: Context, final: Stage[Any]) -> Push | None:
-    """Returns the stage that sends the job's model to the Hub. Returns None if `export.push` is not set.
-
-    Raises:
-        ConfigError: `export.push` is not the name of a repository, or the job does not export a model.
-    """
+    """Returns the stage that sends the job's model to the Hub. Returns None if `export.push` is not set."""
     repository = context.config.export.push
     if repository and job.training and not job.exported:
         raise ConfigError(
@@ -169,16 +160,7 @@ def push_of(job: Job, context: Context, final: Stage[Any]) -> Push | None:
 
 
 def run_stages_of(job: Job, context: Context, arguments: Sequence[str] = ()) -> JobRun:
-    """Runs the unfinished stages of a job.
-
-    Args:
-        job: the job to run.
-        context: the context that the job's stages are built from.
-        arguments: the command line of the job, or nothing if Python code runs the job.
-
-    Raises:
-        AdaptError: the configuration or the data are wrong, or a stage failed.
-    """
+    """Runs the unfinished stages of a job."""
     store, resources, settings = context.store, context.config.resources, context.config.notify
     with notifying(settings, f"{job.name} {context.config.name}") as finished:
         stage = job.final(context)
@@ -202,25 +184,12 @@ def run_stages_of(job: Job, context: Context, arguments: Sequence[str] = ()) -> 
 
 
 def carry_out(job: Job, arguments: Sequence[str]) -> None:
-    """Parses a command line, runs the job, and shows the result.
-
-    Raises:
-        AdaptError: the command line is wrong, or `run_stages_of` raises an error.
-    """
+    """Parses a command line, runs the job, and shows the result."""
     run_and_show(job, Context.of(parse(arguments, f"dontstop {job.name}", job.kind), kind=job.kind), arguments)
 
 
 def run_and_show(job: Job, context: Context, arguments: Sequence[str]) -> None:
-    """Runs a job, shows its result, and prints one line for programs on stdout.
-
-    Args:
-        job: the job to run.
-        context: the context that the job's stages are built from.
-        arguments: the command line of the job.
-
-    Raises:
-        AdaptError: `run_stages_of` raises an error.
-    """
+    """Runs a job, shows its result, and prints one line for programs on stdout."""
     run = run_stages_of(job, context, arguments)
     show_blocks(run.blocks())
     try:
@@ -316,11 +285,7 @@ def _why(line: Planned) -> str:
 
 
 def plan_of(job: Job, context: Context) -> Plan:
-    """Plans a job without running anything.
-
-    Raises:
-        AdaptError: an error that the job would also raise before its first stage.
-    """
+    """Plans a job without running anything."""
     final = job.final(context)
     last = push_of(job, context, final) or final
     stages = plan_stages(last, context.store)
@@ -342,11 +307,7 @@ ON_A_CLUSTER = 16
 
 
 def run_stages(stages: Sequence[Stage[Any]], store: Store, resources: ResourcesConfig) -> list[Record]:
-    """Runs unfinished stages, in parallel if resources suffice, and returns the records of all stages.
-
-    Raises:
-        AdaptError: in the cases listed at `adapt.runner.ensure.ensure_all`.
-    """
+    """Runs unfinished stages, in parallel if resources suffice, and returns the records of all stages."""
     waiting = unfinished(stages, store)[0]
     if not waiting:
         return ensure_all(stages, store, None, 1)

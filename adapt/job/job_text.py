@@ -57,10 +57,6 @@ def general_text(context: Context) -> Prepare | None:
     """Prepares general text for measuring losses. Returns None if no general text is configured.
 
     If the same files are also used for training, losses are measured only on the held-out share of the files.
-
-    Raises:
-        ConfigError: the general text is the domain's text, or its files are also used for training without a held-out
-            share.
     """
     config, name = context.config, f"{context.config.name}-general"
     if not config.evaluation.general_paths:
@@ -82,10 +78,6 @@ def domain_text(context: Context, general: Prepare | None) -> DomainText:
     """Prepares the text of the corpus, without the documents of the general text on which losses are measured.
 
     If `corpus.deduplicate` is `near`, near copies of this general text are also excluded.
-
-    Args:
-        context: context of the job.
-        general: general text on which losses are measured, or None.
     """
     config = context.config
     sources = tuple(
@@ -207,9 +199,6 @@ def before_training(
         context: context whose initial model will be trained.
         texts: text of the first domain, one stage per source.
         general: replayed general text, or None.
-
-    Raises:
-        ConfigError, ModelError: the method cannot be used with this configuration or model.
     """
     check_method(context.config, context.start.pretrained.model)
     return method_of(context.config).before(Domain(context.config, context.start, tuple(texts), {}, general))
@@ -278,10 +267,6 @@ def text_outlooks(stages: Sequence[Stage[Any]], records: Mapping[str, Record]) -
 
     Remote corpora and datasets that are not prepared yet are left out, because reading them takes long. The stage that
     prepares such a corpus measures it.
-
-    Args:
-        stages: stages of the job.
-        records: records of finished stages, keyed by key.
     """
     found: dict[str, TextOutlook] = {}
     for stage in stages:

@@ -60,11 +60,6 @@ def evaluate_stages(context: Context) -> Compare:
     with one label per text.
 
     If the models have different tokenizers, all models are measured on the same texts, and losses are per byte.
-
-    Raises:
-        ConfigError: a name occurs twice or cannot be a folder's name, or pseudo-perplexity is configured for models
-            with different tokenizers.
-        ModelError: a model cannot be measured as configured.
     """
     config, others = context.config, context.config.comparison.models or []
     _check_names("comparison.models", [FIRST, *(model.name for model in others)])
@@ -120,11 +115,7 @@ def _tasks(context: Context) -> dict[str, PrepareTask]:
 
 
 def with_model(context: Context, path: str) -> Context:
-    """Returns a context that starts from another model with the same tokenizer.
-
-    Raises:
-        ConfigError, ModelError: the model has another tokenizer, or cannot be measured as configured.
-    """
+    """Returns a context that starts from another model with the same tokenizer."""
     other = starting_at(context, path)
     if not same_tokens(context.start, other.start, context.digests):
         what = f"{path} and {context.config.model.path} have different tokenizers"
@@ -133,11 +124,7 @@ def with_model(context: Context, path: str) -> Context:
 
 
 def starting_at(context: Context, path: str) -> Context:
-    """Returns a context that starts from another model, given by the name of a chain's stage or by a path.
-
-    Raises:
-        ConfigError, ModelError: the model cannot be measured as configured.
-    """
+    """Returns a context that starts from another model, given by the name of a chain's stage or by a path."""
     config = context.config
     start = context.made.get(path) or located(replace(config.model, path=path), context.digests)
     check_sides(start, config)
@@ -166,12 +153,7 @@ EVALUATE_JOB = Job(
 
 
 def similarity_stages(context: Context) -> Similarity:
-    """Builds the stage that compares the domains in `corpus.sources` by words and, if models are named, by losses.
-
-    Raises:
-        ConfigError: there is only one source, or the number of models differs from the number of sources.
-        ModelError: a model has another tokenizer.
-    """
+    """Builds the stage that compares the domains in `corpus.sources` by words and, if models are named, by losses."""
     config, models = context.config, context.config.similarity.models
     corpora = domain_text(context, general_text(context)).sources
     if len(corpora) < 2 or len(models) not in (0, len(corpora)):
@@ -195,11 +177,7 @@ SIMILARITY_JOB = Job(
 
 
 def advise_stages(context: Context) -> Look:
-    """Builds the stage that measures samples of the corpus, general text, pools and tasks, as evidence for the advice.
-
-    Raises:
-        ConfigError: neither a corpus nor a task is configured.
-    """
+    """Builds the stage that measures samples of the corpus, general text, pools and tasks for the advice."""
     config = context.config
     tasks = {task.name: task_of(context, task) for task in (config.task, *config.tasks) if task.train}
     texts = {name: _files(context, name, corpora) for name, corpora in _corpora(config)}
@@ -264,11 +242,7 @@ ADVISE_JOB = Job(
 
 
 def change_vocabulary(context: Context) -> Stage[Any]:
-    """Builds the last stage of the configured `vocabulary.action`.
-
-    Raises:
-        ConfigError, DataError: the corpus cannot be read.
-    """
+    """Builds the last stage of the configured `vocabulary.action`."""
     return ACTIONS.load(context.config.vocabulary.action)(context)
 
 
@@ -292,23 +266,14 @@ def domain_files(context: Context) -> dict[str, Files]:
 
 
 def screening(context: Context) -> Screening:
-    """Returns the rules for excluding documents of the corpus. Training on the corpus excludes the same documents.
-
-    Raises:
-        ConfigError, DataError: `adapt.job.job_text.general_text` raises an error.
-    """
+    """Returns the rules for excluding documents of the corpus. Training on the corpus excludes the same documents."""
     general, sources = general_text(context), tuple(domain_files(context).values())
     dedup = deduplicated(context, sources, measured_general_files(context, general))
     return Screening(general.files if general else None, dedup)
 
 
 def extend(context: Context) -> ExtendVocabulary | TeachRows:
-    """Builds the stage that adds words of the corpus as tokens.
-
-    Raises:
-        ConfigError: `vocabulary.candidates` is neither a known method nor a file, general text is needed but not
-            configured, or the model does not support a required module.
-    """
+    """Builds the stage that adds words of the corpus as tokens."""
     config, asked = context.config, context.config.vocabulary.candidates
     file = Path(asked).expanduser()
     if asked not in WAYS and not file.is_file():
@@ -379,12 +344,7 @@ def _donor(context: Context) -> Start | None:
 
 
 def trim(context: Context) -> TrimVocabulary:
-    """Builds the stage that removes tokens that do not occur in the corpus, in general text or in `vocabulary.keep`.
-
-    Raises:
-        ConfigError: `vocabulary.keep` is not a file.
-        ModelError: the model has added modules, such as adapters.
-    """
+    """Builds the stage that removes tokens that do not occur in the corpus, in general text or in `vocabulary.keep`."""
     refuse_additions(context.start.pretrained.model, "trimmed")
     config, keep = context.config, context.config.vocabulary.keep
     texts = {name: _whole(files) for name, files in domain_files(context).items()}
@@ -402,12 +362,7 @@ def _whole(files: Files) -> Files:
 
 
 def scratch(context: Context) -> ScratchModel:
-    """Builds the stage that trains a tokenizer on the corpus and makes a model with random weights for this tokenizer.
-
-    Raises:
-        ConfigError: `vocabulary.size` is `elbow`, which needs existing tokens.
-        ModelError: the model has added modules, such as adapters.
-    """
+    """Builds the stage that trains a tokenizer on the corpus and makes a model with random weights for it."""
     refuse_additions(context.start.pretrained.model, "built from scratch")
     config = context.config
     if config.vocabulary.size == "elbow":

@@ -48,10 +48,6 @@ def vector_stages(
         target: text that documents should resemble.
         unseen: texts that must not be selected. No vectors are computed for these texts.
         measured: texts on which losses are measured. No vectors are computed for their held-out documents.
-
-    Raises:
-        ConfigError: the embedder does not exist, or an option is wrong.
-        ModelError: the embedder's model cannot be found.
     """
     needed = {whose for step in steps for whose in step.selection.vectors()}
     if not needed:
@@ -85,12 +81,7 @@ BUDGETS = ("per_example", "documents", "tokens")
 
 
 def selection_of_job(context: Context, general: Prepare | None) -> Select | None:
-    """Returns the selection that a job trains on, from the chain or from `select.pool_paths`. None means no selection.
-
-    Raises:
-        ConfigError: both the chain and `select.pool_paths` name a selection, a budget is set without a pool, or
-            `select_documents` raises an error.
-    """
+    """Returns the selection that a job trains on, from the chain or from `select.pool_paths`, or None."""
     select = context.config.select
     if context.selected and select.pool_paths:
         what = "`from` names a selection of the chain as the text to train on, but select.pool_paths is set too"
@@ -109,12 +100,6 @@ def select_documents(context: Context, general: Prepare | None, like: Select | N
         context: context of the job.
         general: general text on which losses are measured. It is not selected.
         like: another selection, whose number of tokens becomes the budget of this selection.
-
-    Raises:
-        ConfigError: the pool, the target or the budget is missing, several budgets are given, or a selection or option
-            does not exist.
-        DataError: files do not exist.
-        ModelError: a model that a selection or an embedder reads cannot be found, or has another tokenizer.
     """
     config = context.config
     steps = steps_of(config)
@@ -203,11 +188,7 @@ def has_corpus(corpus: CorpusConfig) -> bool:
 
 
 def selected_domain(context: Context, chosen: Select, general: Prepare | None) -> DomainText:
-    """Prepares the selected documents as the text of the domain.
-
-    Raises:
-        ConfigError: a corpus is also configured.
-    """
+    """Prepares the selected documents as the text of the domain."""
     if has_corpus(context.config.corpus):
         what = "both a corpus and a selection of documents are configured as the text to train on"
         raise ConfigError(
@@ -243,9 +224,6 @@ def select_stages(context: Context) -> JudgeSelection:
     """Builds the stages of the select job in the order in which they run.
 
     In a chain, `from` may name a selection whose number of tokens becomes the budget of this selection.
-
-    Raises:
-        ConfigError, DataError, ModelError: `select_documents` raises an error.
     """
     general = general_text(context)
     chosen = select_documents(context, general, context.selected)

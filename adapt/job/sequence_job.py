@@ -46,9 +46,6 @@ def merged_domains(setup: Setup) -> Iterator[Step]:
 
     Each training stage starts from the first model of the sequence. If a domain is added, only one model is trained
     before the models are merged again. If only the settings of the merge change, no model is trained.
-
-    Raises:
-        ConfigError: the section `merge` does not fit the number of models.
     """
     before_training(setup.context, [setup.texts[setup.order[0]]], None)
     merging_of_domains(setup.context.config, len(setup.order))  # called early to raise errors before any training
@@ -87,16 +84,7 @@ def _merged_step(setup: Setup, domain: Context, number: int, training: Train, mo
 
 
 def merging_of_domains(config: Config, models: int) -> Merging:
-    """Returns the settings for merging the models of the domains learned so far.
-
-    Args:
-        config: configuration of the sequence.
-        models: number of domains that have been learnt.
-
-    Raises:
-        ConfigError: `merge.kind` cannot merge this many models, `merge.models` is set, or there are several shares or
-            too few weights.
-    """
+    """Returns the settings for merging the models of the domains learned so far."""
     section, most = config.merge, MERGERS.load(config.merge.kind).models[1]
     if most is not None:
         fit = ", ".join(name for name in MERGERS if MERGERS.load(name).models[1] is None)
@@ -132,10 +120,6 @@ def sequence_stages(context: Context) -> SequenceStage:
     of the model (arXiv 2302.03241, section 4). Every stage depends only on earlier domains, so adding a domain at the
     end does not rerun any stage. If two orders begin with the same domains, the second sequence reuses the stages of
     these domains.
-
-    Raises:
-        ConfigError: a domain is unknown or listed twice, two domains have the same text, a task belongs to no domain,
-            or an earlier run with the same name began with other settings.
     """
     refuse_rewriting(context.config, "sequence")
     order = check_domains(context.config)

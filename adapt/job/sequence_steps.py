@@ -46,11 +46,7 @@ def in_its_mode(config: Config) -> Config:
 
 
 def check_domains(config: Config) -> list[str]:
-    """Checks the domains of a sequence, and returns their names in the order in which they are learnt.
-
-    Raises:
-        ConfigError: no sources are configured, a domain is unknown or listed twice, or a task belongs to no domain.
-    """
+    """Checks the domains of a sequence, and returns their names in the order in which they are learnt."""
     sources = dict(sources_of(config.corpus))
     check_several(config.corpus)
     _check_replay(config)
@@ -114,9 +110,6 @@ def domain_texts(context: Context, order: Sequence[str], general: Prepare | None
     Held-out text is an exception: no domain trains on held-out text of another domain. A document that occurs in
     several domains is held out of all these domains or of none. If near copies are removed and two domains have copies
     of a document, the domain that is configured later drops its copy.
-
-    Raises:
-        ConfigError: two domains have the same text.
     """
     config, texts = context.config, dict[str, Prepare]()
     before = measured_general_files(context, general)

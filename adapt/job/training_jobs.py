@@ -102,9 +102,6 @@ def tapt_stages(context: Context) -> Export:
 
     The training text is the tasks' train split, or all splits if `tapt.transductive` is set. If configured, a pool
     (Curated-TAPT) or text selected from a pool (kNN-TAPT, RAND-TAPT) is added. The loss is measured on the dev split.
-
-    Raises:
-        ConfigError: `adapt.job.selection_job.selection_of_job` raises an error.
     """
     context = context.configured(_without_domain(context.config))
     refuse_rewriting(context.config, "tapt")
@@ -188,11 +185,7 @@ TAPT_JOB = Job(
 
 
 def finetune_stages(context: Context) -> Scores:
-    """Builds the stages of fine-tuning in the order in which they run: the task, one run per seed, and the scores.
-
-    Raises:
-        ConfigError, DataError, StorageError: the task's files cannot be used.
-    """
+    """Builds the stages of fine-tuning in the order in which they run: the task, one run per seed, and the scores."""
     return Scores(context.config.name, runs(context))
 
 
@@ -223,12 +216,7 @@ BASE = "base"
 
 
 def ensemble_stages(context: Context) -> MeasureEnsemble:
-    """Builds the stage that compares the ensemble of `ensemble.models` with `comparison.models` and `model.path`.
-
-    Raises:
-        ConfigError: there are fewer than two members, or two compared models have the same name.
-        ModelError: a model cannot be measured, or has another tokenizer than model.path.
-    """
+    """Builds the stage that compares the ensemble of `ensemble.models` with `comparison.models` and `model.path`."""
     config = context.config
     named = [NamedModel(path, path) for path in config.ensemble.models]
     if len(named) < 2:
@@ -269,12 +257,7 @@ ENSEMBLE_JOB = Job(
 
 
 def distil_stages(context: Context) -> Export:
-    """Builds the stages of DAPT in which a model learns the mean of its teachers' predictions on the domain's text.
-
-    Raises:
-        ConfigError: no teachers are named.
-        ModelError: a teacher cannot be used (`adapt.stage.context.with_teachers`).
-    """
+    """Builds the stages of DAPT in which a model learns the mean of its teachers' predictions on the domain's text."""
     method = method_of(context.config)
     if not method.other_models:
         raise ConfigError(
@@ -299,12 +282,7 @@ DISTIL_JOB = Job(
 
 
 def merge_stages(context: Context) -> Merge:
-    """Builds the stages of the merge job. The models are checked before anything is read.
-
-    Raises:
-        ConfigError: fields of `merge` contradict each other.
-        ModelError: a model does not exist, or its architecture or vocabulary differs from the base model's.
-    """
+    """Builds the stages of the merge job. The models are checked before anything is read."""
     config, base = context.config, context.start
     models = tuple(merged_from(context, path) for name in config.merge.models for path in _named(context, name))
     merging = merging_of(config, len(models))

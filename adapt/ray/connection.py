@@ -72,9 +72,6 @@ def start_ray() -> None:
     """Starts Ray and connects to it. When this process ends, Ray ends and its folder is removed.
 
     On a busy machine, Ray may time out while it waits for its own processes. Ray is then started again.
-
-    Raises:
-        ClusterError: Ray did not start, or no folder for Ray can be written.
     """
     for attempt in range(_ATTEMPTS):
         folder, began = private_folder(), time.monotonic()
@@ -149,9 +146,6 @@ def private_folder() -> Path:
 
     The folder is in RAY_TMPDIR or in the usual temporary folder (TMPDIR). If their paths are too long for sockets or
     not ASCII, the folder is in /tmp, /var/tmp, XDG_RUNTIME_DIR or /dev/shm instead.
-
-    Raises:
-        ClusterError: none of these folders can be used.
     """
     refused: list[str] = []
     for parent in _parents():
@@ -354,11 +348,7 @@ def _place(host: str, port: int) -> str:
 
 
 def check_access(host: str, port: int, field: str) -> None:
-    """Checks that a control store requires a token, or that the user has set RAY_AUTH_MODE to `disabled`.
-
-    Raises:
-        ClusterError: the control store does not answer or requires no token, or another server answers.
-    """
+    """Checks that a control store requires a token, or that the user has set RAY_AUTH_MODE to `disabled`."""
     access = access_at(host, port, field)
     if access == "client":
         raise ClusterError(
@@ -382,9 +372,6 @@ def join(address: str, field: str, node: str | None) -> None:
         address: address of the cluster, as in `endpoint`.
         field: name of the option or variable with the address, for messages.
         node: address of this process's node if several nodes share the machine. None lets Ray find the node.
-
-    Raises:
-        ClusterError: the control store does not answer, or Ray cannot join.
     """
     ray = ray_library()
     host, port = endpoint(address, field)

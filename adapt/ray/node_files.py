@@ -32,11 +32,7 @@ _PERIOD_S, _SHARE = 1.0, 0.1
 
 
 class HomeActor(HomeFiles):
-    """The actor that reads and writes files on the driver's node.
-
-    Args:
-        root: folder of the local copy of the bucket.
-    """
+    """The actor that reads and writes files on the driver's node."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -54,12 +50,7 @@ class HomeActor(HomeFiles):
         return function(*arguments)
 
     def node(self, node: str, home: Any) -> Any:
-        """Returns the actor `NodeCopies` of a node. Starts the actor if needed.
-
-        Args:
-            node: id of the node.
-            home: this actor.
-        """
+        """Returns the actor `NodeCopies` of a node. Starts the actor if needed."""
         ray = ray_library()
         with self._lock:
             if node not in self._nodes:
@@ -79,12 +70,7 @@ class _Distant:
 
 
 class NodeCopies:
-    """The actor that holds copies of stages' folders on a node other than the driver's node (the home node).
-
-    Args:
-        root: folder of this node's local copy of the bucket.
-        home: the actor `HomeActor` on the home node.
-    """
+    """The actor that holds copies of stages' folders on a node other than the driver's node (the home node)."""
 
     def __init__(self, root: Path, home: Any) -> None:
         self._root = root
@@ -193,11 +179,7 @@ def serve_files() -> None:
 
 
 def _on(node: str) -> dict[str, Any]:
-    """Returns the options of an actor that reserves no cores, answers many calls at once, and is restarted if killed.
-
-    Args:
-        node: id of the actor's node.
-    """
+    """Returns the options of an actor that reserves no cores, answers many calls at once, and restarts if killed."""
     return {"num_cpus": 0, "max_concurrency": _THREADS, "max_restarts": -1, **_pinned(node)}
 
 
@@ -309,13 +291,7 @@ def call(function: Callable[..., R], *arguments: Any) -> R:
 
 
 def at_home(folder: Path, function: Callable[..., R], *arguments: Any) -> R:
-    """Calls a module-level function on the home node, where the folder of the stage is complete.
-
-    Args:
-        folder: a folder in the storage root.
-        function: the function.
-        arguments: arguments of the call.
-    """
+    """Calls a module-level function on the home node, where the folder of the stage is complete."""
     link = _link(folder)
     if link is None:
         return function(*arguments)

@@ -68,11 +68,7 @@ def address_of(resources: ResourcesConfig) -> str | None:
 
 
 def check_address(resources: ResourcesConfig) -> None:
-    """Checks the form of the address of the cluster to join.
-
-    Raises:
-        ClusterError: the address is malformed, or Ray cannot join such an address.
-    """
+    """Checks the form of the address of the cluster to join."""
     if address := address_of(resources):
         endpoint(address, _named_by(resources))
 
@@ -85,9 +81,6 @@ def connect(resources: ResourcesConfig) -> None:
     """Joins the cluster at the configured address, or starts Ray on this machine. Later calls do nothing.
 
     If the user's program has already connected to Ray, that connection is used.
-
-    Raises:
-        ClusterError: the cluster does not answer, Ray does not start, or this process is connected to another cluster.
     """
     address = address_of(resources)
     _set_environment(address)

@@ -97,11 +97,7 @@ class S3Bucket:
         return other
 
     def get(self, name: str) -> ReadObject | None:
-        """Reads a small object. Returns None if there is no such object.
-
-        Raises:
-            StorageError: the object cannot be read.
-        """
+        """Reads a small object. Returns None if there is no such object."""
 
         def read(client: Any) -> ReadObject | None:
             try:
@@ -199,12 +195,7 @@ class S3Bucket:
             raise
 
     def download(self, name: str, file: Path) -> bool:
-        """Writes an object to a local file. Returns whether the object exists.
-
-        Raises:
-            OSError: the file cannot be written.
-            StorageError: the object cannot be read.
-        """
+        """Writes an object to a local file. Returns whether the object exists."""
 
         def fetch(client: Any) -> bool:
             try:
@@ -272,11 +263,7 @@ class S3Bucket:
                 self._call(f"delete {self.address.url(name)}", partial(_delete, place))
 
     def check(self) -> None:
-        """Checks that objects can be written, read and deleted, and that the store supports conditional writes.
-
-        Raises:
-            StorageError: one of these checks failed.
-        """
+        """Checks that objects can be written, read and deleted, and that the store supports conditional writes."""
         name, body = f".try-{uuid4().hex}", b"dontstop checks this bucket"
         etag = self.put(name, body, ABSENT)
         try:

@@ -50,13 +50,7 @@ _RUN_DIGITS = 12
 
 
 class Uploads:
-    """Uploads a stage's folder and its log to the bucket.
-
-    Args:
-        mirror: the local copy that the folder is in.
-        folder: folder of the stage.
-        lease: the lease of the stage, which this process holds.
-    """
+    """Uploads a stage's folder and its log to the bucket."""
 
     def __init__(self, mirror: Mirror, folder: Path, lease: Lease) -> None:
         self._mirror, self._folder, self._lease, self._bucket = mirror, folder, lease, mirror.bucket
@@ -83,9 +77,6 @@ class Uploads:
 
         If that run used another local copy of the bucket, the files are copied from the bucket. Otherwise, the local
         files are newer, and stay unchanged.
-
-        Raises:
-            StorageError: the bucket cannot be read, or the disk is full.
         """
         last = self._lease.progress
         if last.mirror in ("", self._mirror.id) and self._folder.is_dir():
@@ -238,11 +229,7 @@ class Uploads:
                 self._bucket.delete(self._bucket.objects(self._object("")))
 
     def send_log(self) -> None:
-        """Uploads the log of the stage if it has changed.
-
-        Raises:
-            StorageError: the log cannot be written, or another process has taken the lease over.
-        """
+        """Uploads the log of the stage if it has changed."""
         with suppress(OSError):  # the log may be missing
             if (stamp := _stamp(self._log)) != self._log_stamp:
                 self._lease.check()  # all runs write the log to the same object, so the lease must be valid
@@ -331,13 +318,7 @@ class Claim:
 
 
 class BucketClaim(Claim):
-    """A claim in a storage root that is a bucket.
-
-    Args:
-        mirror: local copy of the bucket.
-        folder: folder of the stage in the local copy.
-        lease: lease of the stage.
-    """
+    """A claim in a storage root that is a bucket."""
 
     def __init__(self, mirror: Mirror, folder: Path, lease: Lease) -> None:
         super().__init__(mirror.url(folder))
@@ -394,26 +375,14 @@ class BucketClaim(Claim):
 
 
 def is_claimed(folder: Path) -> bool:
-    """Returns whether a process works on a stage's folder now. If the root is a bucket, this includes other machines.
-
-    Raises:
-        StorageError: the bucket cannot be read.
-    """
+    """Returns whether a process works on a stage's folder now, for a bucket also on other machines."""
     mirror = mirror_at(folder)
     return is_held(folder) if mirror is None else is_held(mirror.lock_name(folder)) or mirror.is_held(folder)
 
 
 @contextmanager
 def claimed(folder: Path, waits_for: Callable[[str], None] | None = None) -> Iterator[Claim]:
-    """Holds the claim to a stage's folder inside the block. Waits while another process holds it.
-
-    Args:
-        folder: folder of the stage.
-        waits_for: as in `adapt.runner.lock.locked`.
-
-    Raises:
-        StorageError: the storage cannot be written, or does not support locks.
-    """
+    """Holds the claim to a stage's folder inside the block. Waits while another process holds it."""
     mirror = mirror_at(folder)
     with locked(mirror.lock_name(folder) if mirror else folder, waits_for):
         if mirror is None:

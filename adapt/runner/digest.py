@@ -127,21 +127,13 @@ def _read(cache: Path) -> dict[str, list[str]]:
 
 
 def sha256_of(file: Path) -> str:
-    """Returns the SHA-256 (hexadecimal) of a file, without loading the whole file into memory.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Returns the SHA-256 (hexadecimal) of a file, without loading the whole file into memory."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def sha256_of_all(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Returns the SHA-256 of some files of a folder, keyed by file name.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
+    """Returns the SHA-256 of some files of a folder, keyed by file name."""
     names = list(names)
     with _threads(len(names)) as pool:
         return dict(zip(names, pool.map(lambda name: sha256_of(folder / name), names), strict=True))
@@ -152,12 +144,7 @@ def _threads(files: int) -> ThreadPoolExecutor:
 
 
 def changed_files(folder: Path, digests: Mapping[str, str]) -> list[str]:
-    """Returns a description of each file of a folder whose content does not match the file's entry in `digests`.
-
-    Args:
-        folder: folder of the files.
-        digests: SHA-256 of each file, keyed by file name.
-    """
+    """Returns a description of each file of a folder whose content does not match the file's entry in `digests`."""
 
     def fault(name: str) -> str | None:
         try:
@@ -198,9 +185,6 @@ def settle(folder: Path) -> dict[str, int]:
 
     Returns:
         Size of each file [bytes], keyed by path in the folder. Hidden files and files in SPARE are left out.
-
-    Raises:
-        OSError: the disk is full or failed.
     """
     sizes = {}
     for file in _handed_over(folder):
@@ -234,9 +218,6 @@ def check_outputs(record: Record) -> None:
 
     A stage with changed files is not run again automatically, because the run may take days and would overwrite the
     remaining files.
-
-    Raises:
-        StageError: files are missing or have another size. The message names the first few files.
     """
     _refuse(record, [fault for name, size in record.outputs.items() if (fault := _fault(record.path, name, size))])
 
@@ -245,9 +226,6 @@ def digest_outputs(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """Returns the SHA-256 of files that a stage has written, keyed by name.
 
     `check_content` then does not read these files again in this process.
-
-    Raises:
-        OSError: a file cannot be read.
     """
     stamps = {str(folder / name): stamp_of((folder / name).stat()) for name in names}
     digests = sha256_of_all(folder, names)

@@ -32,9 +32,6 @@ def unfinished(stages: Sequence[Stage[Any]], store: Store) -> tuple[list[Stage[A
 
     Unfinished stages come after their unfinished inputs. The records are keyed by stage key. The inputs of finished
     stages are not checked.
-
-    Raises:
-        StageError: files of a needed finished stage are missing or have another size.
     """
     done: dict[str, Record] = {}
     waiting: dict[str, Stage[Any]] = {}
@@ -98,12 +95,7 @@ def inputs_done(stage: Stage[Any], records: Mapping[str, Record]) -> Done:
 
 
 def run(stage: Stage[Any], done: Done, store: Store) -> Record:
-    """Runs a stage whose inputs are finished, unless another process has finished the stage meanwhile.
-
-    Raises:
-        StageError: a file of an input has changed since it was written.
-        AdaptError: the stage failed, or it may not start, for example because the budget is spent.
-    """
+    """Runs a stage whose inputs are finished, unless another process has finished the stage meanwhile."""
     while True:
         folder = store.begun(stage)
         with claimed(folder) as claim:
@@ -254,11 +246,7 @@ def ensure_all(stages: Sequence[Stage[Any]], store: Store, capacity: Capacity | 
 
 
 def add_stages(work: Work, stages: Sequence[Stage[Any]], store: Store) -> None:
-    """Adds stages and their unfinished inputs to the work, except those that the work already contains.
-
-    Raises:
-        StageError: as in `unfinished`.
-    """
+    """Adds stages and their unfinished inputs to the work, except those that the work already contains."""
     waiting, done = unfinished(stages, store)
     with work.changed:
         known = {*work.running, *work.failed, *work.done, *(stage.key for stage in work.waiting)}
@@ -268,12 +256,6 @@ def add_stages(work: Work, stages: Sequence[Stage[Any]], store: Store) -> None:
 
 def step(work: Work, store: Store, capacity: Capacity | None, most: int) -> bool:
     """Starts all stages that can start now, and waits up to 0.2 s for a stage to end.
-
-    Args:
-        work: state of the stages.
-        store: storage of the stages' folders.
-        capacity: as in `ensure_all`.
-        most: as in `ensure_all`.
 
     Returns:
         Whether a stage is running or can start. If this is false, all waiting stages depend on failed stages.

@@ -31,11 +31,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 @contextmanager
 def file_aside(path: Path) -> Iterator[Path]:
-    """Yields an empty temporary file next to `path`, which replaces `path` if the block raises no error.
-
-    Raises:
-        StorageError: the folder cannot be written or the disk is full.
-    """
+    """Yields an empty temporary file next to `path`, which replaces `path` if the block raises no error."""
     with storage_errors(path):
         make_folder(path.parent)
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=ASIDE)
@@ -55,9 +51,6 @@ def folder_aside(folder: Path) -> Iterator[Path]:
     """Yields an empty temporary folder next to `folder`, which replaces `folder` if the block raises no error.
 
     Only one process at a time may write the folder.
-
-    Raises:
-        StorageError: the folder cannot be written or the disk is full.
     """
     aside = folder.with_name(f".{folder.name}{ASIDE}")
     with storage_errors(folder):

@@ -117,14 +117,7 @@ def _terms_file(folder: Path) -> Path:
 
 @contextmanager
 def announced(folder: Path, inputs: Iterable[Path], outside: Iterable[Path], cache_gb: float | None) -> Iterator[None]:
-    """Tells other nodes about a stage while it runs in the block: its attempt, its inputs, and the cache limit.
-
-    Args:
-        folder: folder of the stage.
-        inputs: folders of the stage's inputs.
-        outside: files and folders outside of the storage root that the stage reads.
-        cache_gb: value of `storage.cache_gb`.
-    """
+    """Tells other nodes about a stage while it runs in the block: its attempt, its inputs, and the cache limit."""
     root, file = folder.parent.parent, _terms_file(folder)
     terms = Terms(
         uuid4().hex, [each.relative_to(root).as_posix() for each in inputs], [str(each) for each in outside], cache_gb
@@ -137,11 +130,7 @@ def announced(folder: Path, inputs: Iterable[Path], outside: Iterable[Path], cac
 
 
 class HomeFiles:
-    """Reads and writes files for other nodes, on the home node itself. See `Home`.
-
-    Args:
-        root: folder of the local copy of the bucket.
-    """
+    """Reads and writes files for other nodes, on the home node itself. See `Home`."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -236,12 +225,7 @@ class FolderCopy:
         self._is_begun = False
 
     def begin(self) -> None:
-        """Copies the stage's inputs to this node and removes files of earlier attempts. Later calls wait for the first.
-
-        Raises:
-            StageError: a file of an input is missing or has changed.
-            StorageError: files cannot be copied.
-        """
+        """Copies the stage's inputs to this node, and removes files of earlier attempts. Later calls do nothing."""
         with self._lock:
             if self._is_begun:
                 return
@@ -303,9 +287,6 @@ class FolderCopy:
             beginnings: prefixes of the names of the files. Files that the home node has removed are also removed on
                 this node.
             leaves: prefixes of the names of files that are not copied.
-
-        Raises:
-            StorageError: files cannot be copied.
         """
         with self._lock:
             there = self._home.stamps(self._name, beginnings)
@@ -349,11 +330,7 @@ class FolderCopy:
             os.utime(aside, ns=(stamp.mtime_ns, stamp.mtime_ns))
 
     def send(self) -> None:
-        """Sends new and changed files to the home node, oldest first. Removes files there that were removed here.
-
-        Raises:
-            StorageError: the home node cannot write the files.
-        """
+        """Sends new and changed files to the home node, oldest first. Removes files there that were removed here."""
         with self._lock:
             here = stamps_below(self._folder)
             changed = self._changed(here)

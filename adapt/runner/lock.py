@@ -82,18 +82,14 @@ def is_held(folder: Path) -> bool:
 
 
 def _existing(path: Path) -> IO[str] | None:
-    """Opens a lock file, read-only if this user may not write it. Returns None if there is no lock file.
-
-    Raises:
-        StorageError: the path is a link or a folder. A link could make us write to another file.
-    """
+    """Opens a lock file, read-only if this user may not write it. Returns None if there is no lock file."""
     for access, mode in ((os.O_RDWR, "r+"), (os.O_RDONLY, "r")):
         try:
             return os.fdopen(os.open(path, access | os.O_NOFOLLOW), mode, errors="replace")
         except FileNotFoundError:
             return None
         except OSError as error:
-            if error.errno in (errno.ELOOP, errno.EISDIR):
+            if error.errno in (errno.ELOOP, errno.EISDIR):  # a link could make us write to another file
                 raise StorageError(f"{path} is a link or a folder, not a lock file", "delete it") from error
             if mode == "r" or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
@@ -180,11 +176,7 @@ class Lease:
         self._is_lost = False
 
     def note(self, progress: CopyState) -> None:
-        """Stores in the lease where the newest files of the stage are, for the next holder.
-
-        Raises:
-            StorageError: as in `check`.
-        """
+        """Stores in the lease where the newest files of the stage are, for the next holder."""
         with self._lock:
             self.progress = progress
             self._content.update(progress._asdict())
@@ -258,9 +250,6 @@ def leased(bucket: S3Bucket, name: str, mirror: str, waits_for: Callable[[str], 
         name: name of the lease's object.
         mirror: id of the local copy of the storage root on this machine.
         waits_for: as in `locked`.
-
-    Raises:
-        StorageError: the store cannot be read or written.
     """
     lease = _take(bucket, name, mirror, waits_for)
     ended = threading.Event()

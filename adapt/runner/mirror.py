@@ -139,10 +139,6 @@ def fetch_spare(folder: Path, *parts: str) -> None:
     """Copies files that the record of a stage does not list, such as checkpoints, if this machine lacks them.
 
     Does nothing if the folder is not in the local copy of a bucket.
-
-    Args:
-        folder: folder of the stage.
-        *parts: names of folders in the stage's folder.
     """
     if mirror := mirror_at(folder):
         for part in parts:
@@ -153,12 +149,7 @@ def fetch_spare(folder: Path, *parts: str) -> None:
 
 
 class Mirror:
-    """The local copy of a storage root that is a bucket.
-
-    Args:
-        root: folder of the local copy.
-        bucket: the bucket.
-    """
+    """The local copy of a storage root that is a bucket."""
 
     def __init__(self, root: Path, bucket: S3Bucket) -> None:
         self.root, self.bucket, self.records = root, bucket, BucketRecords(root, bucket)
@@ -195,11 +186,7 @@ class Mirror:
         return file.read_text()
 
     def check_store(self) -> None:
-        """Checks once per process that the bucket can be written, and that its store supports conditional writes.
-
-        Raises:
-            ConfigError, StorageError: as in `adapt.runner.bucket.S3Bucket.check`.
-        """
+        """Checks once per process that the bucket can be written, and that its store supports conditional writes."""
         with self._lock:
             if not self._is_checked:
                 self.bucket.check()
@@ -210,21 +197,13 @@ class Mirror:
         return self.bucket.address.url(path.relative_to(self.root).as_posix())
 
     def objects_of(self, folder: Path) -> str:
-        """Returns the prefix that the names of a stage's objects have, with a slash at the end.
-
-        Raises:
-            StorageError: the bucket cannot be read.
-        """
+        """Returns the prefix that the names of a stage's objects have, with a slash at the end."""
         run = self.records.run(folder.parent.name, _digits(folder))
         run = run or progress_in(self.bucket.get(self.lease_name(folder))).run
         return f"{folder.relative_to(self.root).as_posix()}/{run or '-'}/"
 
     def check(self, record: Record) -> None:
-        """Checks that the files of a finished stage are in the bucket and have the sizes in its record.
-
-        Raises:
-            StageError: files are missing or have another size.
-        """
+        """Checks that the files of a finished stage are in the bucket and have the sizes in its record."""
         begin = self.objects_of(record.path)
         there = {name.removeprefix(begin): of.size for name, of in self.bucket.objects(begin).items()}
         self._refuse(
@@ -291,9 +270,6 @@ class Mirror:
         """Copies the files of a finished stage that this machine lacks or has with different content.
 
         Existing files are read once per process.
-
-        Raises:
-            StageError, StorageError: as in `bring`.
         """
         self.bring(record)
         try:
@@ -302,11 +278,7 @@ class Mirror:
             self.mend(record)
 
     def mend(self, record: Record) -> None:
-        """Copies files of a finished stage again if their content differs from the record.
-
-        Raises:
-            StageError, StorageError: as in `bring`.
-        """
+        """Copies files of a finished stage again if their content differs from the record."""
         for name, digest in record.digests.items():
             file = record.path / name
             with suppress(FileNotFoundError):
@@ -369,9 +341,6 @@ class Mirror:
 
         Reads the stage's lease, which names the run that has begun. Lists the folders of the stage's kind only if the
         stage was begun under another name, because a kind may have thousands of folders.
-
-        Raises:
-            StorageError: the bucket cannot be read.
         """
         kind, ending = folder.parent.name, f"-{_digits(folder)}"
         if not progress_in(self.bucket.get(self.lease_name(folder))).run:

@@ -39,11 +39,7 @@ _working: list[tuple[NotifyConfig, str]] = []
 
 
 def check_webhook(settings: NotifyConfig) -> None:
-    """Checks that `notify.webhook` is the name of an environment variable, not an address.
-
-    Raises:
-        ConfigError: `notify.webhook` holds an address.
-    """
+    """Checks that `notify.webhook` is the name of an environment variable, not an address."""
     if settings.webhook and "://" in settings.webhook:
         raise ConfigError(
             "notify.webhook holds an address, which would be written into records",
@@ -52,11 +48,7 @@ def check_webhook(settings: NotifyConfig) -> None:
 
 
 def check_webhook_address(settings: NotifyConfig) -> None:
-    """Checks that the environment variable of `notify.webhook` has an address. Only jobs that run need the address.
-
-    Raises:
-        ConfigError: the environment variable of `notify.webhook` is not set, or its value is not a web address.
-    """
+    """Checks that the environment variable of `notify.webhook` has an address. Only jobs that run need the address."""
     if settings.webhook is None:
         return
     address = os.environ.get(settings.webhook)
@@ -116,11 +108,7 @@ def body(settings: NotifyConfig, event: Event, about: str, text: str, facts: Map
 
 
 def wait_until_sent(seconds: float = AT_THE_END_S) -> None:
-    """Waits for a limited time until every message is sent or has finally failed.
-
-    Args:
-        seconds: maximum time to wait.
-    """
+    """Waits for a limited time until every message is sent or has finally failed."""
     end = time.monotonic() + seconds
     while _sending:
         thread = _sending.pop()

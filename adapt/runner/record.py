@@ -121,11 +121,7 @@ R = TypeVar("R")
 
 
 def plain_values(result: Any) -> dict[str, Any]:
-    """Converts a result to JSON values.
-
-    Raises:
-        TypeError: the result is not a dataclass.
-    """
+    """Converts a result to JSON values."""
     if not is_dataclass(result) or isinstance(result, type):
         raise TypeError(f"the result of a stage is a dataclass, not {result!r}")
     return {name: _plain(value) for name, value in asdict(result).items()}
@@ -151,11 +147,7 @@ def read_result(kind: type[R], record: Record) -> R:
 
 
 def check_record(kind: type[Any], record: Record) -> None:
-    """Checks that a record has all required fields of a class of results.
-
-    Raises:
-        StageError: a field is missing.
-    """
+    """Checks that a record has all required fields of a class of results."""
     for declared in fields(kind):
         if declared.name not in record.metrics and declared.default is declared.default_factory is MISSING:
             raise _misfit(record, declared.name, "this field is missing")

@@ -189,10 +189,6 @@ def paths_outside(value: Any, root: Path) -> list[Path]:
     """Returns the existing files and folders outside of the storage root that a stage reads.
 
     The function calls `files_outside` of each value in the stage's fields that has this method, and joins the results.
-
-    Args:
-        value: the stage.
-        root: the storage root.
     """
     found: dict[Path, None] = {}
 

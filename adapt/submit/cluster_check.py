@@ -74,9 +74,6 @@ def kinds_of_nodes() -> tuple[list[NodeKind], bool]:
     The maximum numbers of nodes come from the autoscaler's report to the cluster, from NODE_GROUPS, or from the cluster
     file of an autoscaler that runs on this node, in this order. Without any of these, only the present nodes count. The
     function needs a connection to Ray.
-
-    Raises:
-        ConfigError: NODE_GROUPS cannot be read.
     """
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     limits = autoscaler_limits() or limits_from(os.environ.get(NODE_GROUPS, "")) or limits_in(autoscaler_file())
@@ -101,11 +98,7 @@ def _likeness(group: Mapping[str, float], node: Mapping[str, float]) -> int:
 
 
 def limits_from(groups: str) -> list[tuple[Mapping[str, float], int]]:
-    """Parses NODE_GROUPS: for each kind of node, the resources of a node and the maximum number of nodes.
-
-    Raises:
-        ConfigError: the text cannot be parsed.
-    """
+    """Parses NODE_GROUPS: for each kind of node, the resources of a node and the maximum number of nodes."""
     try:
         copies = [dict(group) for group in yaml.safe_load(groups) or []]
         limits = [(group, int(group.pop("most"))) for group in copies]
@@ -158,9 +151,6 @@ def check_storage(root: Path) -> int:
 
     Returns:
         Number of nodes that were checked.
-
-    Raises:
-        StorageError: a node cannot use the root. The message names the node and the failure.
     """
     if not root.parent.is_dir():
         raise StorageError(
@@ -186,11 +176,7 @@ def check_storage(root: Path) -> int:
 
 
 def _on_all_nodes(function: Callable[..., str], *arguments: Any) -> list[tuple[str, str]]:
-    """Calls a function on each node. Returns each node's name and result.
-
-    Raises:
-        ClusterError: a node does not answer.
-    """
+    """Calls a function on each node. Returns each node's name and result."""
     task = ray.remote(num_cpus=0, max_retries=0)(function)
     results = []
     tries = [
@@ -214,14 +200,8 @@ def _on_all_nodes(function: Callable[..., str], *arguments: Any) -> list[tuple[s
 def check_bucket(root: Path) -> int:
     """Checks that every node can use the bucket, and can write its own local copy. Needs a connection to Ray.
 
-    Args:
-        root: folder of the local copy.
-
     Returns:
         Number of nodes that were checked.
-
-    Raises:
-        StorageError: a node cannot use the bucket or write its copy. The message names the node and the failure.
     """
     faults = _on_all_nodes(try_bucket, str(root))
     for host, fault in faults:
@@ -279,9 +259,6 @@ def check_places(configs: Iterable[Config]) -> None:
     """Checks that the cluster, at its largest size, has room for the workers of each training run.
 
     The function needs a connection to Ray.
-
-    Raises:
-        ClusterError: the workers of a training run can never fit. The fix names a number of workers that does fit.
     """
     kinds, grows = kinds_of_nodes()
     for resources in {config.resources: None for config in configs}:
@@ -292,9 +269,6 @@ def check_driver(resource: str) -> None:
     """Checks that a node that the cluster has or may add has the resource that `--drive-on` names.
 
     The function needs a connection to Ray.
-
-    Raises:
-        ClusterError: no node has this resource.
     """
     kinds, _ = kinds_of_nodes()
     if not any(kind.resources.get(resource) for kind in kinds):
@@ -352,11 +326,7 @@ STOP_WAIT_S = 60
 
 
 def working_directory() -> Path:
-    """Returns the current folder, which is sent to the cluster.
-
-    Raises:
-        ConfigError: the current folder is not the project's folder.
-    """
+    """Returns the current folder, which is sent to the cluster."""
     here = Path.cwd().resolve()
     if not (here / "jobs" / "chain.py").is_file() or not (here / "cluster" / "runtime_env.yaml").is_file():
         raise ConfigError(
@@ -390,9 +360,6 @@ def check_size(environment: dict[str, Any], most: int = MOST_BYTES) -> int:
 
     Returns:
         Size of the files before compression [bytes].
-
-    Raises:
-        ConfigError: the files are too large. The message names the largest folders.
     """
     root = Path(environment["working_dir"])
     sizes: Counter[str] = Counter()
@@ -432,11 +399,7 @@ def _inside(argument: str, root: Path) -> str:
 
 
 def check_no_secrets(arguments: Sequence[str]) -> None:
-    """Refuses passwords and signatures in arguments, because the cluster's lists of jobs show command lines.
-
-    Raises:
-        ConfigError: an argument contains a secret. The message shows the argument without the secret.
-    """
+    """Refuses passwords and signatures in arguments, because the cluster's lists of jobs show command lines."""
     for argument in arguments:
         if redact(argument) != argument:
             raise ConfigError(

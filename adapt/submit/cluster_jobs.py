@@ -36,11 +36,7 @@ _LOST = (requests.exceptions.RequestException, aiohttp.ClientError, OSError, Run
 
 
 def address_from(given: str | None) -> str:
-    """Returns the address of the cluster's dashboard: the argument, or else the address in the environment.
-
-    Raises:
-        ClusterError: there is no address, or it is not the address of a dashboard.
-    """
+    """Returns the address of the cluster's dashboard: the argument, or else the address in the environment."""
     ray_address = os.environ.get("RAY_ADDRESS", "")
     address = given or os.environ.get(ADDRESS) or (ray_address if "://" in ray_address else "")
     how = "give the address of the dashboard, such as --address http://127.0.0.1:8265"
@@ -91,9 +87,6 @@ def _status_without_token(address: str) -> int:
     """Returns the HTTP status of the dashboard's answer to a request without a token. Repeats it while it is busy.
 
     Ray's own client would wait forever for a host that does not exist.
-
-    Raises:
-        ClusterError: the cluster does not answer.
     """
     status = 0
     for _ in range(_ATTEMPTS):
@@ -121,9 +114,6 @@ def _refuse_open(address: str, status: int) -> None:
     Args:
         address: address of the dashboard.
         status: HTTP status of the dashboard's answer to a request without a token.
-
-    Raises:
-        ClusterError: the cluster does not require a token, or its answer does not show whether it does.
     """
     if os.environ.get("RAY_AUTH_MODE") == "disabled" or status in (401, 403):
         return
@@ -154,9 +144,6 @@ def listed_jobs(client: JobSubmissionClient) -> list[JobDetails]:
 
 def dead_nodes(address: str) -> set[str]:
     """Returns the ids of a cluster's dead nodes.
-
-    Args:
-        address: address of the cluster's dashboard.
 
     Raises:
         ConnectionError: the dashboard does not answer.
@@ -236,11 +223,7 @@ def is_bad_luck(job: JobDetails) -> bool:
 
 
 def ended(job: JobDetails) -> JobDetails:
-    """Returns the ended job if it has succeeded. Otherwise raises its error.
-
-    Raises:
-        AdaptError: the job was stopped or has failed.
-    """
+    """Returns the ended job if it has succeeded. Otherwise raises its error."""
     if job.status == "SUCCEEDED":
         return job
     if job.status == "STOPPED":
@@ -260,9 +243,6 @@ def stop(cluster: JobCluster, name: str) -> list[str]:
 
     Returns:
         Submission ids of the stopped jobs.
-
-    Raises:
-        ClusterError: a job does not end.
     """
     running = [job for job in cluster.jobs(name) if not job.status.is_terminal()]
     for job in sorted(running, key=lambda job: bool((job.metadata or {}).get(PART))):

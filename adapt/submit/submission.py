@@ -70,9 +70,6 @@ def check(cluster: JobCluster, order: Order) -> dict[str, Any]:
 
     Returns:
         JSON object in the last line of the check's output: a path and metrics.
-
-    Raises:
-        AdaptError: the check failed on the cluster.
     """
     log("checking storage, files, models and resources on the cluster")
     command = order.command("check", *driver_options(cluster.drive_on))
@@ -149,9 +146,6 @@ def submit(cluster: JobCluster, order: Order, again: bool = False) -> JobDetails
 
     Returns:
         The job that succeeded.
-
-    Raises:
-        AdaptError: the chain or job cannot run on the cluster, or has failed.
     """
     jobs = cluster.jobs(order.name)
     refuse_other(order, jobs)
@@ -189,11 +183,7 @@ def _begin(cluster: JobCluster, order: Order, attempt: int) -> str:
 
 
 def refuse_other(order: Order, jobs: Iterable[JobDetails]) -> None:
-    """Refuses an order if another chain or job is running under the order's name, because jobs are found by name.
-
-    Raises:
-        ConfigError: another chain or job is running under this name. The message names the cluster job.
-    """
+    """Refuses an order if another chain or job is running under the order's name, because jobs are found by name."""
     for job in jobs:
         if not job.status.is_terminal() and (job.metadata or {}).get(DIGEST) != order.digest:
             raise ConfigError(
@@ -351,11 +341,7 @@ def _raise_failed(nodes: Mapping[str, Node], progress: StagesProgress, done: int
 
 
 def run_cluster_command(asked: ClusterCommand) -> None:
-    """Runs a cluster command of jobs/chain.py.
-
-    Raises:
-        AdaptError: the command cannot be carried out. All checks are made before a chain or job starts.
-    """
+    """Runs a cluster command of jobs/chain.py."""
     verbs: dict[str, Callable[[ClusterCommand, Order], None]] = {
         "submit": _submit,
         "status": _status,

@@ -52,11 +52,7 @@ class ClusterCommand:
 
 
 def read_cluster_command(arguments: Sequence[str]) -> ClusterCommand:
-    """Parses a command such as `submit FILE --address http://127.0.0.1:8265 --job-per-stage --data /shared/data`.
-
-    Raises:
-        ConfigError: no file is named, or an option has no value or a wrong value.
-    """
+    """Parses a command such as `submit FILE --address http://127.0.0.1:8265 --job-per-stage --data /shared/data`."""
     verb, *words = arguments
     values: dict[str, str] = {}
     switches, rest = set(), []
@@ -131,12 +127,7 @@ class Order:
         return shlex.join(["python", f"jobs/{self.program}.py", *self.arguments])
 
     def command(self, verb: str, *further: str) -> str:
-        """Returns a command of jobs/chain.py for this chain or job.
-
-        Args:
-            verb: verb of the command, such as `status`.
-            further: additional arguments.
-        """
+        """Returns a command of jobs/chain.py for this chain or job."""
         job = ["--job", self.program] if self.job else []
         return shlex.join(["python", "jobs/chain.py", verb, *job, *self.arguments, *further])
 
@@ -162,11 +153,7 @@ class Order:
 
 
 def order_of(arguments: Sequence[str]) -> Order:
-    """Parses arguments such as `FILE --only task=acl_arc --resources.workers 2`, or `--job dapt --config FILE …`.
-
-    Raises:
-        ConfigError: a file or an argument cannot be read.
-    """
+    """Parses arguments such as `FILE --only task=acl_arc --resources.workers 2`, or `--job dapt --config FILE …`."""
     if arguments and arguments[0].startswith("--"):
         job, rest = read_job(arguments)
         config = parse(rest, f"jobs/{job.name}.py", job.kind)
