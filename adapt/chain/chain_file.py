@@ -132,7 +132,7 @@ def _margin(content: Mapping[str, Any], path: str) -> Margin:
     report = _mapping(content, "report", path)
     for key in report.keys() - {"margin"}:
         raise unknown(f"report.{key} in {path}", key, {"margin"})
-    return _options("report.margin", Margin, _mapping(report, "margin", f"{path}, report"), path)
+    return _read_section("report.margin", Margin, _mapping(report, "margin", f"{path}, report"), path)
 
 
 def _rounds(content: Mapping[str, Any], path: str) -> SeedRounds | None:
@@ -146,7 +146,7 @@ def _rounds(content: Mapping[str, Any], path: str) -> SeedRounds | None:
         raise ConfigError(
             f"study in {path} is {content['study']!r}", "write `study: sequential`, or remove the key `study`"
         )
-    rounds = _options("sequential", SeedRounds, options, path)
+    rounds = _read_section("sequential", SeedRounds, options, path)
     known = {each.name for each in fields(SequenceFigures)}
     for figure in rounds.figures:
         if figure not in known:
@@ -160,7 +160,7 @@ def _rounds(content: Mapping[str, Any], path: str) -> SeedRounds | None:
     return rounds
 
 
-def _options(section: str, kind: type[T], given: Mapping[str, Any], path: str) -> T:
+def _read_section(section: str, kind: type[T], given: Mapping[str, Any], path: str) -> T:
     try:
         return read_options(section, kind, given)
     except ConfigError as error:
