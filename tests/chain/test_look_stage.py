@@ -49,7 +49,7 @@ def looked(folder: Path, figure: str, look: int = 2) -> tuple[Looked, Any]:
     records: dict[str, Record] = {}
     for entry in entries:
         stage = Ran(entry.label)
-        runs[entry.label] = Goal(entry.name, JOBS[entry.job], entry.values, stage, Config())
+        runs[entry.label] = Goal(entry.name, JOBS["sequence"], entry.values, stage, Config())
         records[stage.key] = entry.record
     methods = {
         next(value for name, value in entry.values.items() if name not in ("order", "seed")) for entry in entries
