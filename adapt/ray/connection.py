@@ -347,7 +347,7 @@ def _place(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def check_access(host: str, port: int, field: str) -> None:
+def check_token_required(host: str, port: int, field: str) -> None:
     """Checks that a control store requires a token, or that the user has set RAY_AUTH_MODE to `disabled`."""
     access = access_at(host, port, field)
     if access == "client":
@@ -378,7 +378,7 @@ def join(address: str, field: str, node: str | None) -> None:
     if "://" in address:  # an address with a scheme is the server of Ray Client, not the control store
         access_at(host, port, field)
     else:
-        check_access(host, port, field)
+        check_token_required(host, port, field)
     log(f"joining the Ray cluster at {address}")
     scheme, separator, _ = address.rpartition("://")
     place = scheme + separator + _place(host, port)
