@@ -27,7 +27,6 @@ from adapt.show.progress.chain_now import ChainNow
 from adapt.show.renderers import SelfShown
 from adapt.stage.context import Context
 from adapt.support.errors import ConfigError
-from adapt.support.shipped import recipe_file
 from adapt.terminal.library import as_library
 from adapt.tuning.search_run import SearchRun, run_search, search_of_command
 
@@ -288,8 +287,7 @@ def vocabulary(action: str, config: Source = None, /, **fields: Any) -> Run[Any]
     Raises:
         AdaptError: a field, a file or a model is wrong, or a stage failed. The message names the fault and the fix.
     """
-    own = fields.get("vocabulary", {})
-    return _run("vocabulary", config, {**fields, "vocabulary": {**own, "action": action}})
+    return _run("vocabulary", config, {**_flat(fields), "vocabulary.action": action})
 
 
 def advise(config: Source = None, /, **fields: Any) -> Run[Advice]:
@@ -356,7 +354,7 @@ def chain(
     """
     values = {name: str(value) for name, value in let.items()}
     members = {name: list(of_set) for name, of_set in (only or {}).items()}
-    return ChainStudy(ChainRun.of(recipe_file(str(file)), values, _flat(fields or {}), members))
+    return ChainStudy(ChainRun.of(str(file), values, _flat(fields or {}), members))
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,13 @@ import pytest
 
 import dontstop
 from adapt.api import arguments_of, configuration
-from adapt.config import Config, TrainingConfig
+from adapt.config import Config, TrainingConfig, VocabularyConfig
 from adapt.config.job_config import DAPT
 from adapt.job import JOBS
 from adapt.runner.notifications import wait_until_sent
+from adapt.show.blocks import Section, TextBlock
+from adapt.show.report import report_page
+from adapt.show.report.study import Study
 from adapt.support.errors import ConfigError, TrainingError
 from adapt.terminal.console import end_now, log
 from adapt.terminal.library import LOGGER, as_library
@@ -153,6 +156,27 @@ def test_an_error_that_ends_a_command_ends_the_run_and_not_the_process(is_ignore
         signal.signal(signal.SIGINT, before)
 
 
+def test_an_error_ends_runs_in_threads_and_not_code_outside_runs() -> None:
+    ended: list[Exception] = []
+    has_begun = threading.Event()
+
+    def run() -> None:
+        try:
+            with as_library():
+                has_begun.set()
+                while True:
+                    time.sleep(0.01)
+        except TrainingError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert has_begun.wait(10)
+    end_now(TrainingError("Ray was killed", "run it again"))
+    thread.join(10)
+    assert [str(error.what) for error in ended] == ["Ray was killed"]
+
+
 def test_an_interrupt_leaves_the_signal_handlers_unchanged() -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started pytest without it
     try:
@@ -238,6 +262,25 @@ def test_a_chain_is_planned_looked_at_and_reported(fields: dict[str, object], tm
     assert str(report.path) in str(report)
     with pytest.raises(ConfigError, match="stepz"):
         dontstop.chain(file, fields=fields, stepz=4)
+
+
+def test_a_report_is_computed_once(fields: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[str] = []
+
+    def contents(study: Study) -> tuple[str, list[Section]]:
+        computed.append(study.name)
+        return "", [Section("Verdict", [TextBlock("equal")])]
+
+    monkeypatch.setattr(report_page, "contents_of", contents)
+    file = tmp_path / "chain.yaml"
+    file.write_text("stages:\n  dapt: {job: dapt}\n")
+    assert "equal" in str(dontstop.chain(file, fields=fields).report())
+    assert computed == ["chain"]
+
+
+def test_vocabulary_takes_a_section_as_a_dataclass(fields: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=r"vocabulary\.size"):
+        dontstop.vocabulary("extend", vocabulary=VocabularyConfig(size=-1), **fields)
 
 
 def test_a_search_needs_a_space_that_exists(fields: dict[str, object]) -> None:

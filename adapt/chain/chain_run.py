@@ -20,7 +20,7 @@ from adapt.show.blocks import Block, Section, TextBlock, first_sentence, summary
 from adapt.show.progress.chain_now import ChainNow, StudyNow, chain_now
 from adapt.show.progress.goals import goal_states, goals_table, trainings_table
 from adapt.show.renderers import SelfShown, render_text
-from adapt.show.report.study import Study
+from adapt.show.report.study import HTML, Study
 from adapt.stage.budget import budget_outlook, exceeds_budget, within_budget
 from adapt.stage.push_model import Push
 from adapt.terminal.console import log
@@ -178,14 +178,15 @@ class ChainRun:
 
     def report(self) -> Report:
         """Writes the report of all finished stages, including members of sets that `only` leaves out."""
-        from adapt.show.report.report_page import contents_of, write_report
+        from adapt.show.report.report_page import write_report
 
         chain = self._built()
         chain.store.follow(everything(goal.stage for goal in chain.goals))
         found = study(self.file.name, self.file.baseline, chain, self.file.margin)
-        page = write_report(found, chain.store.root / "reports" / self.file.name)
-        upload_results(page.parent)
-        return Report(page, found, contents_of(found)[1])
+        folder = chain.store.root / "reports" / self.file.name
+        sections = write_report(found, folder)
+        upload_results(folder)
+        return Report(folder / HTML, found, sections)
 
 
 def ready_pushes(chain: Chain) -> list[Push]:

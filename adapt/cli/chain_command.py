@@ -18,8 +18,7 @@ from adapt.show.report.study import Study
 from adapt.stage.context import Context
 from adapt.submit.submit_order import VERBS, ClusterCommand, chain_of, order_of, read_cluster_command
 from adapt.support.errors import ConfigError
-from adapt.support.shipped import recipe_file
-from adapt.terminal.console import finish, is_unread, log
+from adapt.terminal.console import end_with_terminal, finish, is_unread, log
 
 FOLLOW_S = 10.0
 """Seconds between two updates of `status --follow`."""
@@ -68,7 +67,6 @@ def main(arguments: Sequence[str]) -> None:
     Raises:
         AdaptError: the command fails.
     """
-    arguments = _with_recipe(arguments)
     if not arguments or {"-h", "--help"} & {*arguments}:
         print(HELP)
     elif arguments[0] == "plan" and arguments[1:2] and arguments[1].startswith("--"):
@@ -82,16 +80,6 @@ def main(arguments: Sequence[str]) -> None:
             show_report(chain.report())
         else:
             (_run if command.verb == "run" else _plan)(chain)
-
-
-def _with_recipe(arguments: Sequence[str]) -> list[str]:
-    """Replaces the name of a shipped recipe in the arguments with the path of its file."""
-    words = [number for number, word in enumerate(arguments) if number and not word.startswith("-")]
-    replaced = [*arguments]
-    for number in words[:1]:
-        if not arguments[number - 1].startswith("--") or arguments[number - 1] == "--serve":
-            replaced[number] = recipe_file(arguments[number])
-    return replaced
 
 
 def _run(chain: ChainRun) -> None:
@@ -164,7 +152,7 @@ def _status(built: Callable[[], Chain], follows: bool) -> None:
 
 
 def _serve(asked: ClusterCommand) -> None:
-    """Serves the report as a page that shows the chain's progress, until the user presses ctrl-C."""
+    """Serves the report as a page that shows the chain's progress, until ctrl-C or the end of the terminal."""
     from adapt.show.report.served_page import FollowedPage, serving
 
     if asked.address:
@@ -173,6 +161,7 @@ def _serve(asked: ClusterCommand) -> None:
             "leave --address out, and run the command on a machine with access to storage.root, such as the cluster's"
             " head node (docs/guide/clusters.md)",
         )
+    end_with_terminal()
     order = order_of(asked.rest)
     chains = [chain_of(order)]
 

@@ -167,9 +167,6 @@ def _requirement(line: str, extra: str) -> Requirement:
 
 def package_findings() -> Iterator[CheckLine]:
     """Checks that Python and the required packages have supported versions."""
-    if importlib.util.find_spec("packaging") is None:
-        yield CheckLine("the package packaging is not installed", "pip install packaging, or install dontstop again")
-        return
     wanted, packages = requirements()
     version = ".".join(map(str, sys.version_info[:3]))
     fits = SpecifierSet(wanted).contains(version)
@@ -394,8 +391,6 @@ def _dashboard(address: str, token: str) -> CheckLine:
 
 def extra_findings() -> Iterator[CheckLine]:
     """Checks which optional extras are installed in supported versions."""
-    if importlib.util.find_spec("packaging") is None:
-        return
     by_extra: dict[str, list[Requirement]] = {}
     for package in requirements()[1]:
         if package.extra and package.extra != "dev" and package.name != "dontstop":

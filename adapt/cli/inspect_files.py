@@ -413,12 +413,8 @@ def _task_fields(
 ) -> tuple[str, str, str, list[str]]:
     """Detects a task's kind, text field and label field, and lists all fields that could hold the label."""
     lists = {name: each for name, each in seen.items() if each.lists > each.strings + each.others}
-    mixed = {
-        name
-        for name in seen
-        for record in records[:1]
-        if not isinstance(record, Bad) and isinstance(record.get(name), list)
-    }
+    first: dict[str, Any] = next((record for record in records if not isinstance(record, Bad)), {})
+    mixed = [name for name in seen if isinstance(first.get(name), list)]
     aligned = [pair for pair in combinations(mixed, 2) if all(_are_aligned(record, *pair) for record in records)]
     prose = [each for each in seen.values() if each.prose]
     if aligned and (not prose or any(name in _WORD_NAMES for pair in aligned for name in pair)):

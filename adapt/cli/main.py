@@ -20,7 +20,7 @@ from adapt.parse.keys import option_sections
 from adapt.show.blocks import Block, Table, TextBlock
 from adapt.show.renderers import render_text
 from adapt.support.errors import ConfigError, nearest
-from adapt.support.shipped import recipes, spaces, unless_here
+from adapt.support.shipped import recipes, spaces
 from adapt.terminal.console import finish, log, run_job
 
 COMMANDS = {
@@ -93,10 +93,7 @@ def usage() -> str:
 
 def run_named(name: str, arguments: Sequence[str]) -> None:
     """Runs the job with the given name."""
-    taken = with_files([*arguments], "--config", unless_here(recipes()))
-    if name == "vocabulary":
-        taken = with_action(taken)
-    carry_out(JOBS[name], taken)
+    carry_out(JOBS[name], with_action([*arguments]) if name == "vocabulary" else [*arguments])
 
 
 def _module(name: str) -> Callable[[list[str]], None]:
@@ -105,6 +102,7 @@ def _module(name: str) -> Callable[[list[str]], None]:
 
 
 def _recipes(arguments: list[str]) -> None:
+    arguments = _without_debug(arguments)
     if not arguments or arguments[0] in HELP:
         width = os.get_terminal_size().columns if sys.stdout.isatty() else 120
         print(render_text(shipped_blocks(), width))
@@ -119,12 +117,19 @@ def _recipes(arguments: list[str]) -> None:
 
 
 def _completion(arguments: list[str]) -> None:
-    shell = arguments[0] if arguments else os.path.basename(os.environ.get("SHELL", ""))
+    shell = next(iter(_without_debug(arguments)), os.path.basename(os.environ.get("SHELL", "")))
     print(script(shell), end="")
-    log(
-        'To use the completion now in bash, run: eval "$(dontstop completion bash)". To keep it, add that line to'
-        " ~/.bashrc."
-    )
+    line, file = {
+        "bash": ('eval "$(dontstop completion bash)"', "~/.bashrc"),
+        "zsh": ('eval "$(dontstop completion zsh)"', "~/.zshrc, after compinit"),
+        "fish": ("dontstop completion fish | source", "~/.config/fish/config.fish"),
+    }[shell]
+    log(f"To use the completion now in {shell}, run: {line}. To keep it, add that line to {file}.")
+
+
+def _without_debug(arguments: Sequence[str]) -> list[str]:
+    """Leaves out `--debug`, which `adapt.terminal.console.attempt` reads."""
+    return [argument for argument in arguments if argument != "--debug"]
 
 
 PUSH_USAGE = """\
@@ -145,6 +150,7 @@ def push(arguments: Sequence[str]) -> None:
     Raises:
         AdaptError: the arguments are wrong, or the push failed.
     """
+    arguments = _without_debug(arguments)
     if not arguments or {*arguments} & {"-h", "--help"}:
         print(PUSH_USAGE)
         return
@@ -192,25 +198,6 @@ class ShippedRecipe:
             return f"dontstop chain run {self.name}"
         job = {"sequence": "sequence"}.get(self.name, "dapt")
         return "dontstop demo" if self.name == "demo" else f"dontstop {job} --config {self.name}"
-
-
-def with_files(arguments: list[str], option: str, file_of: dict[str, str]) -> list[str]:
-    """Replaces the names of shipped files in an option's values with the paths of these files.
-
-    Args:
-        arguments: arguments of the command.
-        option: name of the option, such as `--config`.
-        file_of: paths of the shipped files, keyed by name.
-    """
-    replaced = []
-    for before, argument in zip(["", *arguments], arguments, strict=False):
-        name, equals, value = argument.partition("=")
-        if before == option:
-            argument = file_of.get(argument, argument)
-        elif name == option and equals:
-            argument = f"{option}={file_of.get(value, value)}"
-        replaced.append(argument)
-    return replaced
 
 
 def shipped_blocks() -> list[Block]:

@@ -17,6 +17,7 @@ from adapt.config.fields import field_name, hints_of, options_of
 from adapt.parse.keys import ENTRIES, Named, option_sections
 from adapt.support.errors import ConfigError
 from adapt.support.user_path import user_path
+from adapt.support.shipped import recipe_file
 
 _FIXES = (
     (r"'\\t'", "use spaces instead of tabs"),
@@ -98,14 +99,14 @@ def read_yaml(path: str) -> Mapping[str, Any]:
 
 
 def yaml_text(path: str) -> str:
-    """Reads the text of a file. The path may begin with `~`.
+    """Reads the text of a file. The path may begin with `~`, or be the name of a recipe.
 
     Raises:
         ConfigError: the file cannot be read.
         UnicodeDecodeError: the file is not encoded in UTF-8.
     """
     try:
-        return user_path(path).read_text(encoding="utf-8-sig")
+        return user_path(recipe_file(path)).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}", "check the path") from error
 

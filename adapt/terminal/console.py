@@ -376,10 +376,7 @@ def outlive_readers() -> None:
 
 
 def end_with_terminal() -> None:
-    """Restores the default action of SIGHUP: closing the terminal ends this process.
-
-    Commands that only show results call this function.
-    """
+    """Restores the default action of SIGHUP: closing the terminal ends this process, which runs no job."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 

@@ -20,8 +20,8 @@ LOGGER = logging.getLogger("dontstop")
 """The logger for messages in a process that uses dontstop as a library."""
 
 _lock = threading.Lock()
-_running = 0
-"""Number of runs in progress in all threads together."""
+_threads: list[int] = []
+"""Identifier of the thread of each run in progress."""
 _before: dict[str, Any] = {}
 _error: list[Exception] = []
 """The error with which another thread ended the runs. The list has at most one element."""
@@ -37,13 +37,13 @@ def as_library() -> Iterator[None]:
     Raises:
         Exception: the error passed to `end_runs`. It replaces the KeyboardInterrupt that `end_runs` causes.
     """
-    global _running
+    thread = threading.get_ident()
     with _lock:
-        if not _running:
+        if not _threads:
             _before.update(_surroundings())
             if in_notebook():
                 _print_messages()
-        _running += 1
+        _threads.append(thread)
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -52,8 +52,8 @@ def as_library() -> Iterator[None]:
         raise
     finally:
         with _lock:
-            _running -= 1
-            if not _running:
+            _threads.remove(thread)
+            if not _threads:
                 _restore(_before)
                 _before.clear()
                 _error.clear()
@@ -61,18 +61,21 @@ def as_library() -> Iterator[None]:
 
 def is_active() -> bool:
     """Returns whether this process uses dontstop as a library, and a run is in progress."""
-    return bool(_running)
+    return bool(_threads)
 
 
 def end_runs(error: Exception) -> None:
-    """Ends the run of the main thread with an error. Any thread may call this function."""
+    """Ends the runs of all threads with an error. Any thread may call this function.
+
+    A thread that waits in compiled code ends its run when that call returns. A signal also ends such calls, but only in
+    the main thread.
+    """
     _error.append(error)
-    if callable(signal.getsignal(signal.SIGINT)):
-        signal.raise_signal(signal.SIGINT)
-        return
-    # raises KeyboardInterrupt itself, because SIGINT is ignored, as in a script that runs in the background
-    main_thread = ctypes.c_ulong(threading.main_thread().ident or 0)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(main_thread, ctypes.py_object(KeyboardInterrupt))
+    for thread in {*_threads}:
+        if thread == threading.main_thread().ident and callable(signal.getsignal(signal.SIGINT)):
+            signal.raise_signal(signal.SIGINT)
+        else:  # not the main thread, or SIGINT is ignored, as in a script that runs in the background
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt))
 
 
 def in_notebook() -> bool:

@@ -53,8 +53,7 @@ def display(waiting: str, least: Sequence[str], period_s: float = 0.0) -> Iterat
         least: names of the texts in a report that are left out on narrow terminals, the least important text first.
         period_s: minimum time between two plain lines [s]. Work that takes less time prints no plain line.
     """
-    can_redraw = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not logs_json()
-    on_terminal = can_redraw and _terminal.acquire(blocking=False)
+    on_terminal = _can_redraw() and _terminal.acquire(blocking=False)
     try:
         shown: Display = (
             _LiveLine(waiting, least)
@@ -74,16 +73,19 @@ def display(waiting: str, least: Sequence[str], period_s: float = 0.0) -> Iterat
 
 @contextmanager
 def live_table() -> "Iterator[Callable[[RenderableType], None] | None]":
-    """Yields a function that redraws a table on the terminal. Yields None if there is no terminal."""
-    if not (sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and _terminal.acquire(blocking=False)):
+    """Yields a function that redraws a table on the terminal. Yields None if there is no terminal to redraw."""
+    if not (_can_redraw() and _terminal.acquire(blocking=False)):
         yield None
         return
-
     try:
         with Live(console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False) as live:
             yield lambda table: live.update(table, refresh=True)
     finally:
         _terminal.release()
+
+
+def _can_redraw() -> bool:
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not logs_json()
 
 
 class _PlainLines:

@@ -134,6 +134,7 @@ def test_the_fields_and_the_kind_of_a_task_are_detected(kind: str) -> None:
         }[kind]
     write(Path("train.jsonl"), examples[:150])
     write(Path("dev.jsonl"), examples[150:])
+    Path("train.jsonl").write_text("not a record\n" + Path("train.jsonl").read_text())
     task = written("--task", "train.jsonl", "dev.jsonl", kind=JOBS["tapt"].kind).task
     fields = {"single_label": ("sentence", "topic"), "multi_label": ("sentence", "topics"), "tokens": ("words", "tags")}
     assert (task.kind, task.text_field, task.label_field) == (kind, *fields[kind])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adapt.cli.main import COMMANDS, RUN, ShippedRecipe, run_command, script, usage, with_files
+from adapt.cli.main import COMMANDS, RUN, ShippedRecipe, run_command, script, usage
 from adapt.job import JOBS
 from adapt.support.errors import ConfigError
 from adapt.support.shipped import recipe_file, recipes, spaces, unless_here
@@ -91,12 +91,43 @@ def test_a_users_own_file_comes_before_a_recipe_of_its_name(tmp_path: Path, monk
     assert recipe_file("nowhere.yaml") == "nowhere.yaml"
 
 
-def test_names_after_an_option_become_files() -> None:
-    files = {"demo": "/x/demo.yaml"}
-    given = ["--config", "demo", "--config=demo", "--name", "demo", "--config", "my.yaml"]
-    assert with_files(given, "--config", files) == [
-        *("--config", "/x/demo.yaml", "--config=/x/demo.yaml", "--name", "demo", "--config", "my.yaml")
-    ]
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["dapt", "--config", "demo", "--print_config"],
+        ["doctor", "--config=demo", "--print_config"],
+        ["tune", "--config", "demo", "--job=dapt", "--print_config"],
+        ["chain", "plan", "--config", "demo", "--print_config"],
+    ],
+)
+def test_config_takes_the_name_of_a_recipe(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run_command(command)
+    assert "packages:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", [["run"], ["plan"], ["status", "--follow"], ["report", "--serve"]])
+def test_chain_takes_the_name_of_a_recipe(verb: list[str]) -> None:
+    with pytest.raises(ConfigError, match="unknown key --nothing"):
+        run_command(["chain", *verb, "study", "--nothing=1"])
+
+
+@pytest.mark.parametrize("command", [["recipes", "demo"], ["completion", "bash"], ["push", "--help"]])
+def test_every_command_takes_debug(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    run_command(command)
+    shown = capsys.readouterr().out
+    run_command(["--debug" if word == "--help" else word for word in command] + ["--debug"])
+    assert capsys.readouterr().out == shown
+    with pytest.raises(ConfigError, match="there is no folder nowhere"):
+        run_command(["push", "nowhere", "me/model", "--debug"])
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_says_how_to_use_it_in_this_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run_command(["completion", shell])
+    said = capsys.readouterr().err
+    assert f"dontstop completion {shell}" in said
+    assert ("bash" in said) == (shell == "bash")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

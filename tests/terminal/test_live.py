@@ -1,5 +1,6 @@
 """Tests when a progress display prints a plain line, and which of several displays draws the line that is updated."""
 
+import io
 import sys
 from typing import Any
 
@@ -7,6 +8,13 @@ import pytest
 
 from adapt.terminal.live import display, line, live_table
 from tests.pseudo_terminal import drawn, screens, sent_to_terminal
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 class Clock:
@@ -61,6 +69,15 @@ def test_the_bar_shows_progress_with_and_without_colours(console: dict[str, Any]
     assert drawn(line(parts, 1, 2, (), 80), **console) == f"[5] documents {bar}  1.0 MB/s"
     # The total is unknown, so there is no bar.
     assert drawn(line(parts, 0, 0, (), 80), **console) == "[5] documents  1.0 MB/s"
+
+
+@pytest.mark.parametrize("log_format", ["plain", "json"])
+def test_json_lines_are_not_mixed_with_a_live_table(monkeypatch: pytest.MonkeyPatch, log_format: str) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("DONTSTOP_LOG_FORMAT", log_format)
+    with live_table() as redraw:
+        assert (redraw is None) == (log_format == "json")
 
 
 TWO_AT_ONCE = """

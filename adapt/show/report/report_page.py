@@ -266,16 +266,16 @@ def _reproduce(study: Study) -> list[Block]:
 MARKDOWN = "report.md"
 
 
-def write_report(study: Study, folder: Path) -> Path:
+def write_report(study: Study, folder: Path) -> list[Section]:
     """Writes the report to `report.html`, a self-contained page, and its text and tables to `report.md`.
 
     Returns:
-        The path of the HTML page.
+        The sections of the report.
     """
     subtitle, contents = contents_of(study)
     write_atomically(folder / MARKDOWN, render_markdown(study.name, subtitle, contents))
     write_atomically(folder / HTML, render_html(study.name, subtitle, contents))
-    return folder / HTML
+    return contents
 
 
 def contents_of(study: Study) -> tuple[str, list[Section]]:

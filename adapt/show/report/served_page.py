@@ -33,7 +33,8 @@ class FollowedPage:
     look: Callable[[], tuple[Study, ChainNow]]
     _made: str = ""
     _again_at: float = 0.0
-    _finished: tuple[str, ...] | None = None
+    _shown: tuple[object, ...] = ()
+    """The results that `_report` shows: keys of finished stages, number of looks, and labels of missing stages."""
     _report: tuple[str, list[Section]] = ("", [])
     _now: list[Section] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -53,9 +54,9 @@ class FollowedPage:
         try:
             study, now = self.look()
             self._now = [Section("Now", now.blocks())]
-            finished = tuple(entry.record.key for entry in study.entries)
-            if finished != self._finished:  # rebuilt only when a stage has finished, because it takes seconds
-                self._report, self._finished = contents_of(study), finished
+            shown = [entry.record.key for entry in study.entries], len(study.looks or ()), study.missing
+            if shown != self._shown:  # rebuilt only when a stage or a look has finished, because it takes seconds
+                self._report, self._shown = contents_of(study), shown
         except (AdaptError, OSError) as error:
             finding = FindingBlock(type(error).__name__, str(error), "warning")
             warnings = [Section("The chain cannot be read", [Findings([finding])])]

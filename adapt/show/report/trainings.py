@@ -92,7 +92,7 @@ def pretraining(study: Study) -> Table:
             entry.label,
             _corpus(study, entry.record),
             f"{entry.result.steps:,}",
-            _large(entry.result.tokens),
+            short_count(entry.result.tokens),
             _loss(entry.result.losses.get("domain")),
             _loss(entry.result.losses.get("general")),
             _per_byte(entry.result.losses.get("domain")),
@@ -197,13 +197,14 @@ def _per_byte(of: LossChange | None) -> str:
     return f"{of.bits_per_byte_before:.3f} → {of.bits_per_byte_after:.3f}"
 
 
-def _large(value: float | None) -> str:
+def short_count(value: float | None) -> str:
     """Formats a large number in short form, such as 1.2 K for 1,234."""
     if value is None:
         return NONE
+    digits = float(f"{value:.3g}")  # rounds first, because rounding may reach the next unit: 999,600 is 1 M
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "K")):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
+        if digits >= size:
+            return f"{digits / size:g} {unit}"
     return f"{value:.0f}"
 
 

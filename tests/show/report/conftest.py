@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from adapt.show.report.report_page import write_report
 from adapt.show.report.study import Study
 from adapt.show.report.study_results import Results, collect
-from tests.show.report.fake_studies import fake_study
+from tests.show.report.fake_studies import fake_study, page_of
 
 
 @pytest.fixture(scope="session")
@@ -22,4 +21,4 @@ def results(study: Study) -> Results:
 
 @pytest.fixture(scope="session")
 def report(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_report(study, tmp_path_factory.mktemp("report"))
+    return page_of(study, tmp_path_factory.mktemp("report"))

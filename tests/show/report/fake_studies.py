@@ -14,7 +14,8 @@ from adapt.evaluate.compared_models import ModelsCompared
 from adapt.evaluate.measurements import Estimate, LossChange, Similar
 from adapt.runner import Finished
 from adapt.runner.record import Record, load_record, plain_values
-from adapt.show.report.study import Entry, Study
+from adapt.show.report.report_page import write_report
+from adapt.show.report.study import HTML, Entry, Study
 from adapt.stage.domain_sequence import SequenceResult
 from adapt.stage.export_model import Adapted
 from adapt.stage.finetuning import Finetuned
@@ -33,6 +34,12 @@ TASKS = {
     "chemprot": ([f"CPR-{place}" for place in range(1, 14)], 600, 0.8, "micro_f1"),
     "scierc": (["COMPARE", "CONJUNCTION", "EVALUATE-FOR", "FEATURE-OF", "PART-OF", "USED-FOR"], 350, 0.74, "macro_f1"),
 }
+
+
+def page_of(study: Study, folder: Path) -> Path:
+    """Writes the report of a study, and returns the path of its page."""
+    write_report(study, folder)
+    return folder / HTML
 
 
 RESULTS: dict[str, type[Any]] = {

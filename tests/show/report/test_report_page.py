@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from adapt.runner import Finished
-from adapt.show.report.report_page import write_report
 from adapt.show.report.study import Entry, Study
-from tests.show.report.fake_studies import TASKS, Fake, fake_study, finished, loss_change
+from adapt.show.report.trainings import short_count
+from tests.show.report.fake_studies import TASKS, Fake, fake_study, finished, loss_change, page_of
 
 pytestmark = pytest.mark.heavy
 
@@ -220,7 +220,7 @@ def folders_gone(root: Path) -> Study:
     ],
 )
 def test_every_study_gets_a_sensible_report(made, said, tmp_path):
-    page, markdown = both(write_report(made(tmp_path / "study"), tmp_path / "report"))
+    page, markdown = both(page_of(made(tmp_path / "study"), tmp_path / "report"))
     for text in said:
         assert text in page
         assert text in markdown
@@ -229,8 +229,8 @@ def test_every_study_gets_a_sensible_report(made, said, tmp_path):
 
 def test_a_report_may_be_written_again(tmp_path):
     study = one_seed(tmp_path / "study")
-    first = write_report(study, tmp_path / "report").read_text(encoding="utf-8")
-    again = write_report(study, tmp_path / "report").read_text(encoding="utf-8")
+    first = page_of(study, tmp_path / "report").read_text(encoding="utf-8")
+    again = page_of(study, tmp_path / "report").read_text(encoding="utf-8")
     assert re.sub(r"written [\d\- :]+", "", first) == re.sub(r"written [\d\- :]+", "", again)
 
 
@@ -249,10 +249,18 @@ def test_names_are_text_and_never_markup(tmp_path):
         for r in recipes
         for seed in range(2)
     ]
-    html = write_report(Study(evil, "base", entries, [evil], [evil]), tmp_path / "report")
+    html = page_of(Study(evil, "base", entries, [evil], [evil]), tmp_path / "report")
     found = Checked(html.read_text(encoding="utf-8"))
     assert "script" not in found.tags
     assert evil in found.text
     markdown = html.with_name("report.md").read_text(encoding="utf-8")
     assert "<script>" not in markdown.replace("\\<", "")
     assert len(TASKS) == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "\N{EN DASH}"), (999, "999"), (1234, "1.23 K"), (999_600, "1 M"), (999_500_000, "1 G"), (6.4e6, "6.4 M")],
+)
+def test_counts_are_rounded_to_three_digits(value, text):
+    assert short_count(value) == text

@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 
 from adapt.show.blocks import NONE, Block, Figures, Folded, Table, TextBlock
-from adapt.show.report.report_page import write_report
 from adapt.show.report.searches import parallel_coordinates, search_blocks, search_verdicts
 from adapt.show.report.study import Study
 from adapt.show.report.study_results import loss_curves, score_curves, searches_of, turn_curves
 from adapt.statistics import hyperparameter_importance
 from tests.show.report.fake_searches import fake_confirmed, fake_search
-from tests.show.report.fake_studies import finished
+from tests.show.report.fake_studies import finished, page_of
 
 pytestmark = pytest.mark.heavy
 
@@ -112,7 +111,7 @@ def test_where_no_trial_was_better_the_verdict_says_so(tmp_path: Path) -> None:
 
 
 def test_the_page_has_the_section(tmp_path: Path) -> None:
-    page = write_report(study(tmp_path / "runs", 16, 2), tmp_path / "report").read_text()
+    page = page_of(study(tmp_path / "runs", 16, 2), tmp_path / "report").read_text()
     for words in ("Searches for good values", "search · acl_arc: trials of tapt", "Importance:", "1 search"):
         assert words in page
     assert "#0304" not in page  # All placeholder colours have been replaced.

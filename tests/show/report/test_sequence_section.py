@@ -9,7 +9,6 @@ import pytest
 from scipy import stats
 
 from adapt.show.blocks import NONE, Cell
-from adapt.show.report.report_page import write_report
 from adapt.show.report.sequence_runs import MEASURES, Sequences, compare_methods, sequences_of
 from adapt.show.report.sequence_section import legend, losses, sequence_verdicts, sequence_warnings
 from adapt.show.report.sequence_tables import matrices, method_tables, methods
@@ -17,7 +16,7 @@ from adapt.show.report.study import Study
 from adapt.statistics.comparison import holm
 from benchmarks.sequences import tables
 from tests.show.report.fake_sequences import ORDERS, SEEDS, entry, fake_sequences, sequence
-from tests.show.report.fake_studies import Fake, finished
+from tests.show.report.fake_studies import Fake, finished, page_of
 from tests.show.report.test_report_page import Checked, both
 from tests.statistics.made import sign_flips
 
@@ -311,7 +310,7 @@ def only_separate(root: Path) -> Study:
     ],
 )
 def test_every_study_of_sequences_gets_a_sensible_report(made, said, tmp_path):
-    html = write_report(made(tmp_path / "study"), tmp_path / "report")
+    html = page_of(made(tmp_path / "study"), tmp_path / "report")
     page, markdown = both(html)
     for text in said:
         assert text in page
@@ -328,7 +327,7 @@ def test_sequences_stand_beside_fine_tuning(study, tmp_path):
     tuned = replace(
         study.entries[0], name="finetune", job="finetune", values={"recipe": "NCL", "seed": "0"}, finished=finished(run)
     )
-    page, _ = both(write_report(replace(study, entries=[*study.entries, tuned]), tmp_path / "report"))
+    page, _ = both(page_of(replace(study, entries=[*study.entries, tuned]), tmp_path / "report"))
     assert (
         page.index("DAS against NCL")
         < page.index("Only the baseline, NCL, has finished")

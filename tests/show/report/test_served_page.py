@@ -18,6 +18,7 @@ from adapt.show.progress.chain_now import ChainNow, TrainingNow, TrialNow, Trial
 from adapt.show.renderers import render_html
 from adapt.show.report.served_page import FollowedPage, is_own, serving
 from adapt.show.report.study import Entry, Study
+from adapt.statistics.seeds import Looked
 from adapt.support.errors import ConfigError, StageError
 from tests.show.report.fake_studies import Fake, finished
 from tests.show.report.test_report_page import Checked
@@ -99,6 +100,19 @@ def test_the_report_is_made_again_where_more_has_finished(tmp_path: Path, monkey
     entries.append(second)
     assert "2 finished" in page.html()
     assert made == [1, 2]
+
+
+def test_the_report_is_made_again_after_a_look_and_for_fewer_missing_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_module, "contents_of", lambda study: (f"{len(study.looks)} {study.missing}", []))
+    monkeypatch.setattr(page_module, "LEAST_S", 0.0)
+    monkeypatch.setattr(page_module, "SHARE", 1e9)
+    study = replace(EMPTY, looks=[], missing=["dapt"])
+    looked = Looked("a", "", 1, [4], 0.05, 0.01, 1, 0, "obrien_fleming", {})
+    studies = [study, replace(study, looks=[looked]), replace(study, looks=[looked], missing=[])]
+    page = FollowedPage("my study", lambda: (studies.pop(0), NOW))
+    assert "0 [&#39;dapt&#39;]" in page.html()
+    assert "1 [&#39;dapt&#39;]" in page.html()
+    assert "1 []" in page.html()
 
 
 def test_who_asks_soon_again_gets_the_same_page() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from adapt.runner.record import Record
 from adapt.show.blocks import Folded, Table
-from adapt.show.report.report_page import write_report
 from adapt.show.report.study import Entry, Study
 from adapt.show.report.tradeoffs import (
     BASE,
@@ -28,7 +27,7 @@ from adapt.show.report.tradeoffs import (
     tradeoff_verdicts,
     tradeoffs,
 )
-from tests.show.report.fake_studies import Fake, finished
+from tests.show.report.fake_studies import Fake, finished, page_of
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -215,7 +214,7 @@ def test_the_section_lists_the_front_and_folds_the_rest(study: Study) -> None:
 
 
 def test_the_report_has_it_and_shows_no_comparison_twice(study: Study, tmp_path: Path) -> None:
-    page = write_report(study, tmp_path / "report").read_text(encoding="utf-8")
+    page = page_of(study, tmp_path / "report").read_text(encoding="utf-8")
     text = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
     assert "## Gain against forgetting" in text
     assert "The best compromise (the knee) is rate 1e-4, share 0.5" in text.partition("## What was run")[0]
