@@ -405,8 +405,7 @@ def shipped_text() -> Iterator[str]:
         " folder is used before a shipped one with the same name."
     )
     yield "| recipe | what it does | command |\n|---|---|---|\n" + "\n".join(
-        f"| `{recipe.name}` | {_text(recipe.about)} | `{recipe.command}` |"
-        for recipe in map(main.ShippedRecipe, shipped.recipes().values())
+        f"| `{name}` | {_text(about)} | `{command}` |" for name, about, command in main.recipe_rows()
     )
     yield "Search spaces, for `dontstop tune --space NAME`:"
     yield "| space | what it searches |\n|---|---|\n" + "\n".join(

@@ -172,9 +172,7 @@ class ChainRun:
 
     def status(self) -> ChainNow:
         """Returns the progress of the chain, even if another process or machine runs the chain."""
-        chain = self.build()
-        chain.store.follow(everything(goal.stage for goal in chain.goals))
-        return chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later, chain.sequential)
+        return progress_of(self.build())
 
     def report(self) -> Report:
         """Writes the report of all finished stages, including members of sets that `only` leaves out."""
@@ -187,6 +185,12 @@ class ChainRun:
         sections = write_report(found, folder)
         upload_results(folder)
         return Report(folder / HTML, found, sections)
+
+
+def progress_of(chain: Chain) -> ChainNow:
+    """Reads the progress of a chain, which another process or machine may run."""
+    chain.store.follow(everything(goal.stage for goal in chain.goals))
+    return chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later, chain.sequential)
 
 
 def ready_pushes(chain: Chain) -> list[Push]:

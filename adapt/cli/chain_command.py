@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from adapt.chain.chain_file import read_command, read_job
-from adapt.chain.chain_run import ChainRun, Report, ahead_lines
-from adapt.chain.chain_stages import Chain, study, trainings_ahead
+from adapt.chain.chain_run import ChainRun, Report, ahead_lines, progress_of
+from adapt.chain.chain_stages import Chain, study
 from adapt.job.job_run import plan_of
 from adapt.parse import parse
 from adapt.runner.stage import everything
-from adapt.show.progress.chain_now import ChainNow, chain_now
+from adapt.show.progress.chain_now import ChainNow
 from adapt.show.progress.goals import show_logs
 from adapt.show.renderers import show_blocks
 from adapt.show.report.study import Study
@@ -84,9 +84,8 @@ def main(arguments: Sequence[str]) -> None:
 
 def _run(chain: ChainRun) -> None:
     """Runs a chain and writes the chain's report."""
-    built = chain.build()
     plan = chain.plan()
-    for line in ahead_lines(plan.to_run, len(built.later)):
+    for line in ahead_lines(plan.to_run, len(plan.later)):
         log(line)
     show_report(chain.run())
 
@@ -142,8 +141,7 @@ def _status(built: Callable[[], Chain], follows: bool) -> None:
     """
     while True:
         chain = built()
-        chain.store.follow(everything(goal.stage for goal in chain.goals))
-        now = chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later, chain.sequential)
+        now = progress_of(chain)
         show_blocks(now.blocks())
         if not follows or is_unread() or (now.counts["finished"] == len(chain.goals) and not chain.later):
             break
@@ -169,10 +167,8 @@ def _serve(asked: ClusterCommand) -> None:
         # the chain must be built again, because a finished search or look adds stages
         if chains[-1].later or chains[-1].sequential:
             chains[:] = [chain_of(order)]
-        chain = chains[-1]
-        chain.store.follow(everything(goal.stage for goal in chain.goals))
-        now = chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later, chain.sequential)
-        return study(order.name, order.baseline, chain, order.margin), now
+        now = progress_of(chains[-1])
+        return study(order.name, order.baseline, chains[-1], order.margin), now
 
     page = FollowedPage(order.name, look)
     with serving(page.html, asked.port) as address, suppress(KeyboardInterrupt):

@@ -4,7 +4,7 @@ import ast
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
@@ -165,47 +165,31 @@ def push(arguments: Sequence[str]) -> None:
     finish("push", folder, {"url": sent.url, "commit": sent.commit})
 
 
-@dataclass(frozen=True)
-class ShippedRecipe:
-    """A configuration file or chain file that comes with the package."""
-
-    file: Path
-
-    @property
-    def name(self) -> str:
-        """Name of the recipe on the command line."""
-        return self.file.stem
-
-    @property
-    def is_chain(self) -> bool:
-        """Whether the recipe is a chain file, which `dontstop chain run` accepts."""
-        return "\nstages:" in self.file.read_text(encoding="utf-8")
-
-    @property
-    def about(self) -> str:
-        """Description of the recipe: the first sentence of the comment at the top of its file."""
-        lines = []
-        for line in self.file.read_text(encoding="utf-8").splitlines():
+def recipe_rows() -> list[list[str]]:
+    """Returns the name of each recipe, the first sentence of the comment at the top of its file, and its command."""
+    rows = []
+    for name, file in recipes().items():
+        text = file.read_text(encoding="utf-8")
+        comment = []
+        for line in text.splitlines():
             if not line.startswith("#") or line.startswith("#   "):
                 break
-            lines.append(line.removeprefix("# ").partition("    ")[0])
-        return _first_sentence(" ".join(lines))
-
-    @property
-    def command(self) -> str:
-        """The command that runs the recipe, without the recipe's arguments."""
-        if self.is_chain:
-            return f"dontstop chain run {self.name}"
-        job = {"sequence": "sequence"}.get(self.name, "dapt")
-        return "dontstop demo" if self.name == "demo" else f"dontstop {job} --config {self.name}"
+            comment.append(line.removeprefix("# ").partition("    ")[0])
+        if name == "demo":
+            command = "dontstop demo"
+        elif "\nstages:" in text:
+            command = f"dontstop chain run {name}"
+        else:
+            command = f"dontstop {'sequence' if name == 'sequence' else 'dapt'} --config {name}"
+        rows.append([name, _first_sentence(" ".join(comment)), command])
+    return rows
 
 
 def shipped_blocks() -> list[Block]:
     """Makes a table of the shipped recipes and a table of the shipped search spaces."""
-    found = [[recipe.name, recipe.about, recipe.command] for recipe in map(ShippedRecipe, recipes().values())]
     described = [[name, _first_sentence(_docstring(file))] for name, file in spaces().items()]
     return [
-        Table(["recipe", "what it does", "command"], found, "Recipes", words=True),
+        Table(["recipe", "what it does", "command"], recipe_rows(), "Recipes", words=True),
         Table(["space", "what it searches"], described, "Search spaces, for dontstop tune --space NAME", words=True),
         TextBlock(
             "dontstop recipes NAME prints a recipe, and dontstop recipes spaces/NAME prints a search space. Write the "

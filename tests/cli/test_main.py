@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adapt.cli.main import COMMANDS, RUN, ShippedRecipe, run_command, script, usage
+from adapt.cli.main import COMMANDS, RUN, recipe_rows, run_command, script, usage
 from adapt.job import JOBS
 from adapt.support.errors import ConfigError
 from adapt.support.shipped import recipe_file, recipes, spaces, unless_here
@@ -46,11 +46,11 @@ def test_help_loads_no_slow_modules(command: list[str]) -> None:
 def test_recipes_say_what_they_do_and_how_to_run_them(capsys: pytest.CaptureFixture[str]) -> None:
     run_command(["recipes"])
     shown = capsys.readouterr().out
-    found = [ShippedRecipe(file) for file in recipes().values()]
-    for recipe in found:
-        assert recipe.about, recipe.name
-        assert recipe.name in shown
-    assert {recipe.name: recipe.command for recipe in found}.items() >= {
+    found = recipe_rows()
+    for name, about, _ in found:
+        assert about, name
+        assert name in shown
+    assert {name: command for name, _, command in found}.items() >= {
         "demo": "dontstop demo",
         "study": "dontstop chain run study",
         "roberta_dapt": "dontstop dapt --config roberta_dapt",

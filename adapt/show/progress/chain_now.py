@@ -4,7 +4,7 @@ The state of a sequential study includes its round, its comparisons, and what th
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -223,15 +223,6 @@ def last_report(folder: Path) -> str:
     return ""
 
 
-def unfinished_stages(stages: Iterable[Stage[Any]], store: Store, seen: set[str]) -> Iterator[Stage[Any]]:
-    """Yields the unfinished stages among `stages` and their inputs at any depth, each stage once."""
-    for stage in stages:
-        if stage.key not in seen and not store.record_of(stage):
-            seen.add(stage.key)
-            yield stage
-            yield from unfinished_stages(stage.needed, store, seen)
-
-
 @dataclass(frozen=True)
 class TrainingNow:
     """A training stage that has reported metrics and that an unfinished entry of a chain needs."""
@@ -337,7 +328,8 @@ def chain_now(
     """
     stages: list[Stage[Any]] = [goal.stage for goal in goals]
     taken = spent(stages, store)
-    under_way = [stage for stage in unfinished_stages(stages, store, set()) if is_claimed(store.folder_of(stage))]
+    waiting = [stage for stage in everything(stages) if not store.record_of(stage)]
+    under_way = [stage for stage in waiting if is_claimed(store.folder_of(stage))]
     searches = [(stage.name, TrialsNow.load(store.folder_of(stage))) for stage in under_way]
     return ChainNow(
         goal_states(goals, store),

@@ -1,6 +1,6 @@
 """Writes the report of a study as HTML and Markdown, with warnings about scores. The verdict is the first section."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +28,7 @@ from adapt.show.report.searches import search_blocks, search_verdicts
 from adapt.show.report.sequence_runs import MEASURES, Sequences, sequences_of
 from adapt.show.report.sequence_section import front_verdict, sequence_verdicts, sequence_warnings
 from adapt.show.report.sequence_section import section as sequences_section
-from adapt.show.report.study import HTML, Entry, Study, draw_lineage, lineage
+from adapt.show.report.study import HTML, Study, draw_lineage, lineage
 from adapt.show.report.study_results import Results, Row, collect, searches_of
 from adapt.show.report.task_comparison import Compared, Trainings, compare_all, verdicts
 from adapt.show.report.task_tables import (
@@ -313,12 +313,10 @@ def warnings(study: Study, results: Results) -> list[FindingBlock]:
     findings += [FindingBlock("Transductive", _transductive(results))] if results.transductive else []
     for row in results.rows:
         findings += [FindingBlock(row.name, text) for text in (*_of_data(row), *_of_runs(row, results))]
-    findings += [FindingBlock(entry.name, f"{lack}.") for entry, lack in _cut_short(study)]
-    findings += [FindingBlock(entry.name, f"{fault}.") for entry, fault in _read_badly(study)]
-    findings += [FindingBlock(entry.name, f"{skipped}.") for entry, skipped in _skipped(study)]
+    for entry in exports_of(study):
+        findings += [FindingBlock(entry.name, f"{text}.") for text in _of_training(entry.record.metrics)]
     findings += [FindingBlock("Not as recorded", text) for text in results.warnings]
     findings += [FindingBlock("Versions", text) for text in _versions(study)]
-    findings += [FindingBlock("Chain", text) for text in study.warnings]
     return [FindingBlock(finding.head, finding.text, "warning") for finding in findings]
 
 
@@ -327,25 +325,9 @@ def _transductive(results: Results) -> str:
     return f"{names}: pre-training has read the text of dev and test, so scores may be higher than on unseen text."
 
 
-def _cut_short(study: Study) -> Iterator[tuple[Entry, str]]:
-    """Yields training runs whose text ended before their last step, each with a description of the missing text."""
-    for entry in study.entries:
-        if entry.record.stage == "export" and (lack := entry.record.metrics.get("cut_short")):
-            yield entry, lack
-
-
-def _read_badly(study: Study) -> Iterator[tuple[Entry, str]]:
-    """Yields training runs whose text the tokenizer reads badly, each with a description of the problem."""
-    for entry in study.entries:
-        if entry.record.stage == "export":
-            yield from ((entry, fault) for fault in entry.record.metrics.get("text_faults", []))
-
-
-def _skipped(study: Study) -> Iterator[tuple[Entry, str]]:
-    """Yields training runs that skipped steps because of loss spikes, each with a description of the steps."""
-    for entry in study.entries:
-        if entry.record.stage == "export" and (skipped := skipped_steps(entry.record.metrics)):
-            yield entry, skipped
+def _of_training(metrics: Mapping[str, Any]) -> list[str]:
+    """Describes text that ended before the last step, text that the tokenizer reads badly, and skipped steps."""
+    return [*filter(None, [metrics.get("cut_short"), *metrics.get("text_faults", []), skipped_steps(metrics)])]
 
 
 def _of_data(row: Row) -> Iterator[str]:

@@ -74,8 +74,6 @@ class Study:
     """Labels of stages that have not run, such as `finetune[DAPT, acl_arc, 3]`."""
     models: list[str] = field(default_factory=list)
     """Models that the chain started from, as given in the configuration."""
-    warnings: list[str] = field(default_factory=list)
-    """Warnings that the report shows."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Current label of each stage, keyed by the stage's key. Records have the labels from the time of the run."""
     margin: Margin = MARGIN

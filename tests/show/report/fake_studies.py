@@ -266,7 +266,7 @@ def fake_study(
         Entry("similarity", "similarity", {}, finished(_similar(fake))),
     ]
     missing = ["finetune[RAND-TAPT, acl_arc, 0]", "finetune[RAND-TAPT, acl_arc, 1]"]
-    return Study("Adapting to science", "RoBERTa", entries, missing, warnings=["two recipes share one corpus"])
+    return Study("Adapting to science", "RoBERTa", entries, missing)
 
 
 def _compare(fake: Fake) -> Record:

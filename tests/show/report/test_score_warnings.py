@@ -39,7 +39,6 @@ def test_a_clean_study_has_none(tmp_path):
         "chemprot: 3 of 600 texts of test were truncated",
         "scierc: 3 train texts occur again with another label",
         "scierc: 1 texts of test are empty",
-        "Chain: two recipes share one corpus",
     ],
 )
 def test_odd_things_are_said(study, text):
