@@ -5,6 +5,7 @@
 - `task_comparison`, `task_tables`: comparisons of recipes, and tables of scores.
 - `look_texts`: verdicts of sequential studies.
 - `sequence_runs`, `sequence_tables`, `sequence_section`: sequences of domains by method.
+- `pareto_front`: the Pareto front and its knee.
 - `tradeoffs`: gains on a domain against forgetting of general text, and how often a text can be read.
 - `searches`: tables and drawings of hyperparameter searches.
 - `trainings`: tables of pre-training, and selected text as tables and as a map.

@@ -24,6 +24,7 @@ from adapt.show.blocks import (
 )
 from adapt.show.renderers import render_html, render_markdown
 from adapt.show.report.look_texts import Change, look_drawings, looks_table
+from adapt.show.report.pareto_front import FEWEST
 from adapt.show.report.searches import search_blocks, search_verdicts
 from adapt.show.report.sequence_runs import MEASURES, Sequences, sequences_of
 from adapt.show.report.sequence_section import front_verdict, sequence_verdicts, sequence_warnings
@@ -41,7 +42,7 @@ from adapt.show.report.task_tables import (
     seeds,
     training_curve,
 )
-from adapt.show.report.tradeoffs import FEWEST, ComparableModels, tradeoff_section, tradeoff_verdicts, tradeoffs
+from adapt.show.report.tradeoffs import ComparableModels, tradeoff_section, tradeoff_verdicts, tradeoffs
 from adapt.show.report.trainings import (
     dropped_texts,
     exports_of,

@@ -10,8 +10,9 @@ from matplotlib.text import Annotation
 from matplotlib.transforms import Bbox
 
 from adapt.show.blocks import Block, Figures, FindingBlock, Folded, TextBlock, joined_names, worded_interval
-from adapt.show.drawing import INK, WIDTH, canvas, color, short, style, svg
+from adapt.show.drawing import WIDTH, canvas, color, short, style, svg
 from adapt.show.report.look_texts import ending_text
+from adapt.show.report.pareto_front import FEWEST, draw_front, front_of
 from adapt.show.report.sequence_runs import MEASURES, Measure, Paired, Sequences, cells_of, compare_methods
 from adapt.show.report.sequence_tables import (
     by_task,
@@ -24,7 +25,6 @@ from adapt.show.report.sequence_tables import (
 )
 from adapt.show.report.task_comparison import nats
 from adapt.show.report.task_tables import Drawn
-from adapt.show.report.tradeoffs import FEWEST, knee, pareto_front
 from adapt.statistics.comparison import out_of_reach, p_value, to_decide
 from adapt.statistics.continual_metrics import Matrix
 from adapt.statistics.seeds import spread
@@ -314,26 +314,18 @@ def reached(sequences: Sequences) -> list[MethodReached]:
     return found
 
 
-def front_of(methods: Sequence[MethodReached]) -> tuple[list[MethodReached], MethodReached | None]:
-    """Returns the Pareto front of the methods that train a single model, by their two losses, and the front's knee."""
-    rivals = [each for each in methods if each.is_one_model]
-    front = [rivals[place] for place in pareto_front([each.point for each in rivals])]
-    place = knee([each.point for each in front])
-    return front, None if place is None else front[place]
-
-
 def front_verdict(sequences: Sequences) -> list[FindingBlock]:
     """Makes findings that name the Pareto-optimal methods. The list is empty if there are too few methods."""
-    methods = reached(sequences)
-    front, bend = front_of(methods)
-    rivals = sum(each.is_one_model for each in methods)
-    if rivals < FEWEST:
+    rivals = [each for each in reached(sequences) if each.is_one_model]
+    number = len(rivals)
+    if number < FEWEST:
         return []
+    front, bend = front_of(rivals)
     if len(front) == 1:
-        text = f"Of {rivals} methods, {front[0].method} has the lowest mean loss on the domains and on general text."
+        text = f"Of {number} methods, {front[0].method} has the lowest mean loss on the domains and on general text."
         return [FindingBlock("Domains against general text", text)]
     names = "; ".join(each.method for each in front)
-    text = f"{len(front)} of {rivals} methods are Pareto-optimal (no other method is better on both losses): {names}"
+    text = f"{len(front)} of {number} methods are Pareto-optimal (no other method is better on both losses): {names}"
     if bend is None:
         return [FindingBlock("Domains against general text", f"{text}. There is no single best compromise.", "open")]
     loss, change = bend.point
@@ -351,7 +343,7 @@ def sequence_front(sequences: Sequences) -> Figures | None:
     methods = reached(sequences)
     if len(methods) < FEWEST:
         return None
-    front, bend = front_of(methods)
+    front, _ = front_of([each for each in methods if each.is_one_model])
     shown = [each for each in methods if each in front or not _is_far(each, methods)]
     about = (
         "Mean held-out loss over the domains at the end, against the change of the loss on general text; means over "
@@ -360,7 +352,7 @@ def sequence_front(sequences: Sequences) -> Figures | None:
     )
     if left := [f"{each.method} ({each.point[0]:.2f}, {nats(each.point[1])})" for each in methods if each not in shown]:
         about += f" Too far away to be drawn (loss on the domains, change on general text): {'; '.join(left)}."
-    return Figures([(_drawing(shown, front, bend), about)])
+    return Figures([(_drawing(shown), about)])
 
 
 def _is_far(one: MethodReached, methods: Sequence[MethodReached]) -> bool:
@@ -371,7 +363,7 @@ def _is_far(one: MethodReached, methods: Sequence[MethodReached]) -> bool:
     return False
 
 
-def _drawing(methods: Sequence[MethodReached], front: Sequence[MethodReached], bend: MethodReached | None) -> str:
+def _drawing(methods: Sequence[MethodReached]) -> str:
     with style():
         figure, axes = canvas(1.5 * WIDTH, 1.1 * WIDTH)
         for place, each in enumerate(methods):
@@ -380,9 +372,7 @@ def _drawing(methods: Sequence[MethodReached], front: Sequence[MethodReached], b
             axes.plot((x, x), up, color=shade, linewidth=1, alpha=0.6)
             fill = shade if each.is_one_model else "none"
             axes.plot(x, y, "o", color=shade, markerfacecolor=fill, markersize=6)
-        axes.plot(*zip(*(each.point for each in front), strict=True), color=INK, linewidth=1.4, zorder=1)
-        if bend:
-            axes.plot(*bend.point, "o", color=INK, markersize=14, fillstyle="none")
+        draw_front(axes, [each for each in methods if each.is_one_model])
         axes.set_xlabel("mean loss on the domains at the end [nats per token]")
         axes.set_ylabel("change of the loss on general text [nats per token]")
         _name(figure, axes, methods)

@@ -10,6 +10,7 @@ from adapt.runner.record import Record
 from adapt.runner.stage import canonical
 from adapt.show.blocks import NONE, Block, Cell, Figures, FindingBlock, Folded, Table, worded_interval
 from adapt.show.drawing import INK, SERIES, WIDTH, canvas, color, style, svg
+from adapt.show.report.pareto_front import draw_front, front_of
 from adapt.show.report.study import Entry, Study, upstream
 from adapt.show.report.task_comparison import hours, nats
 from adapt.statistics.loss_laws import LARGEST, MixtureLaw, fit_law, fit_repeats, share_that_keeps, stop_of
@@ -199,42 +200,6 @@ def _makers(record: Record) -> list[str]:
     ]
 
 
-FEWEST = 3
-"""Minimum number of models on a front for which a knee is computed."""
-Point = tuple[float, float]
-"""Two losses of a model. Lower losses are better."""
-
-
-def pareto_front(points: Sequence[Point]) -> list[int]:
-    """Returns the indices of the Pareto-optimal points, sorted by the first loss.
-
-    A point is Pareto-optimal if no other point is better in one loss without being worse in the other. If points are
-    equal, only the first of them is returned.
-    """
-    front: list[int] = []
-    for place in sorted(range(len(points)), key=lambda place: (*points[place], place)):
-        if not front or points[place][1] < points[front[-1]][1]:
-            front.append(place)
-    return front
-
-
-def knee(front: Sequence[Point]) -> int | None:
-    """Returns the index of the point that is farthest below the line between the ends of a front.
-
-    If no point is below the line, the result is None. For the comparison, each loss is divided by the difference
-    between its values at the two ends of the front.
-
-    Args:
-        front: points of the front, sorted by the first loss. The second loss falls from point to point.
-    """
-    if len(front) < FEWEST:
-        return None
-    (left, top), (right, bottom) = front[0], front[-1]
-    sums = [(x - left) / (right - left) + (y - bottom) / (top - bottom) for x, y in front]
-    best = min(range(len(front)), key=sums.__getitem__)
-    return best if sums[best] < 1 else None
-
-
 def law_findings(measured: ComparableModels, margin: float = MARGIN.nats) -> list[FindingBlock]:
     """Fits the laws of mixtures and of repeats to runs that differ only in length and share of general text.
 
@@ -251,14 +216,9 @@ def law_findings(measured: ComparableModels, margin: float = MARGIN.nats) -> lis
         finding
         for group in groups.values()
         if before
-        for finding in (_law_finding(group, before), _repeats(group, margin))
+        for finding in (_law_finding(group, before), repeats_finding(group, margin))
     ]
     return [finding for finding in findings if finding]
-
-
-def _repeats(group: list[tuple[Mixed, TradeOff]], margin: float) -> FindingBlock | None:
-    known = [Repeated(mixed.passes, mixed.replay, model.domain.value) for mixed, model in group if mixed.passes]
-    return repeats_finding(group[0][1].label, known, margin)
 
 
 def _law_finding(group: list[tuple[Mixed, TradeOff]], before: TradeOff) -> FindingBlock | None:
@@ -293,13 +253,6 @@ MARK = "\N{BLACK STAR}"
 """Mark of the model at the knee."""
 
 
-def _on_front(measured: ComparableModels) -> tuple[list[TradeOff], TradeOff | None]:
-    """Returns the models on the front, sorted by loss on the domain, and the model at the knee or None."""
-    front = [measured.models[place] for place in pareto_front([model.point for model in measured.models])]
-    place = knee([model.point for model in front])
-    return front, None if place is None else front[place]
-
-
 def tradeoff_verdicts(found: Sequence[ComparableModels], margin: float = MARGIN.nats) -> list[FindingBlock]:
     """Makes findings for each pair of texts: the Pareto-optimal models, the knee and its cost, and the laws' fits.
 
@@ -311,7 +264,7 @@ def tradeoff_verdicts(found: Sequence[ComparableModels], margin: float = MARGIN.
 
 
 def _finding(measured: ComparableModels) -> FindingBlock:
-    front, bend = _on_front(measured)
+    front, bend = front_of(measured.models)
     are = "is" if len(front) == 1 else "are"
     number = f"{len(front)} of {len(measured.models)} models"
     text = f"{number} {are} Pareto-optimal (no other model is better on both texts)"
@@ -347,7 +300,7 @@ def tradeoff_section(found: Sequence[ComparableModels]) -> list[Block]:
     """Makes the blocks of the section. The list is empty if no models were measured on both texts."""
     blocks: list[Block] = []
     for number, measured in enumerate(found):
-        front, bend = _on_front(measured)
+        front, bend = front_of(measured.models)
         note = (
             "Held-out loss in nats per token; lower is better. Below it is the change from the base with its 95%"
             " interval over documents, which does not include variation between training runs."
@@ -360,7 +313,7 @@ def tradeoff_section(found: Sequence[ComparableModels]) -> list[Block]:
         )
         everything = sorted(measured.models, key=lambda model: model.point)
         blocks += [
-            Figures([(_drawing(measured, front, bend, number), about)], _legend(measured)),
+            Figures([(_drawing(measured, number), about)], _legend(measured)),
             _table(front, bend, "The front", note),
             Folded(f"All {len(everything)} models", [_table(everything, bend, "", "")]),
         ]
@@ -395,7 +348,7 @@ def _legend(measured: ComparableModels) -> list[tuple[str, int]]:
     return [(f"{name} {member}", 1 + place % (SERIES - 1)) for place, member in enumerate(members)]
 
 
-def _drawing(measured: ComparableModels, front: Sequence[TradeOff], bend: TradeOff | None, number: int) -> str:
+def _drawing(measured: ComparableModels, number: int) -> str:
     name, members = _first_set(measured)
     with style():
         figure, axes = canvas(1.3 * WIDTH, 3.8)
@@ -405,9 +358,7 @@ def _drawing(measured: ComparableModels, front: Sequence[TradeOff], bend: TradeO
             member = model.values.get(name)
             shade = color(1 + members.index(member) % (SERIES - 1)) if member in members else color(0)
             axes.plot(*model.point, "o", color=shade, markersize=6)
-        axes.plot(*zip(*(model.point for model in front), strict=True), color=INK, linewidth=1.6, zorder=1)
-        if bend:
-            axes.plot(*bend.point, "o", color=INK, markersize=14, fillstyle="none")
+        draw_front(axes, measured.models)
         axes.set_xlabel("loss on the domain [nats per token]")
         axes.set_ylabel("loss on general text [nats per token]")
         return svg(figure, f"gain-against-forgetting-{number}")
@@ -432,18 +383,6 @@ REPLAY = "(replay)"
 """Name of replayed general text among the sources of a training run."""
 
 
-@dataclass(frozen=True)
-class Repeated:
-    """A training run that reads the domain's text several times."""
-
-    passes: float
-    """Number of times that the domain's text is read."""
-    share: float
-    """Share of the training sequences that are general text."""
-    loss: float
-    """Held-out loss on the domain after the training [nats]."""
-
-
 def passes_over(training: Record, tokens: Mapping[str, int]) -> float | None:
     """Returns how often a training run read the domain's text; None if the size of a text is not known.
 
@@ -456,27 +395,27 @@ def passes_over(training: Record, tokens: Mapping[str, int]) -> float | None:
     return sum(tokens[name] for name in texts) / sum(sizes) if sizes and all(sizes) else None
 
 
-def repeats_finding(label: str, trainings: Sequence[Repeated], margin: float) -> FindingBlock | None:
+def repeats_finding(group: Sequence[tuple[Mixed, TradeOff]], margin: float) -> FindingBlock | None:
     """Fits the law of repeats to training runs that differ only in length and share of general text.
 
     Args:
-        label: name of one of the training runs.
-        trainings: the training runs.
+        group: the training runs, each with the model that it made.
         margin: largest difference of losses that does not matter [nats].
 
     Returns:
-        The finding; None if there are too few training runs or numbers of passes for a fit.
+        The finding; None if too few training runs or numbers of passes are known for a fit.
     """
-    passes, shares, losses = ([getattr(each, name) for each in trainings] for name in ("passes", "share", "loss"))
+    trainings = [(mixed.passes, mixed.replay, model.domain.value) for mixed, model in group if mixed.passes]
+    passes, shares, losses = ([training[place] for training in trainings] for place in range(3))
     law = fit_repeats(passes, shares, losses)
     if law is None:
         return None
     stop = stop_of(law, passes, shares, losses, margin)
-    lowest = min(trainings, key=lambda each: each.loss)
+    best_passes, best_share, lowest = min(trainings, key=lambda training: training[2])
     most = f"{law.most:.3g} passes, the most that were tried"
-    head = f"Repeats of the text, {len(trainings)} trainings like {label}"
+    head = f"Repeats of the text, {len(trainings)} trainings like {group[0][1].label}"
     fit = (
-        f" Lowest loss measured: {lowest.loss:.3f} after {lowest.passes:.3g} passes with {lowest.share:.0%} of general"
+        f" Lowest loss measured: {lowest:.3f} after {best_passes:.3g} passes with {best_share:.0%} of general"
         f" text. The law (arXiv 2305.16264, with a penalty for repeats) fits within {law.error:.3f} nats; a repeated"
         f" token loses two thirds of its value after {law.worth:.3g} repeats."
     )

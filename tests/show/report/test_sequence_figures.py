@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from adapt.show.report.pareto_front import front_of
 from adapt.show.report.sequence_runs import Sequences, sequences_of
-from adapt.show.report.sequence_section import front_of, front_verdict, reached, sequence_front
+from adapt.show.report.sequence_section import front_verdict, reached, sequence_front
 from adapt.show.report.study import Study
 from tests.show.report.fake_sequences import entry, sequence
 from tests.show.report.fake_studies import Fake
@@ -48,7 +49,7 @@ def test_losses_are_means_over_seeds(sequences: Sequences) -> None:
 
 
 def test_the_front_is_of_methods_that_learn_in_turn(sequences: Sequences) -> None:
-    front, bend = front_of(reached(sequences))
+    front, bend = front_of([each for each in reached(sequences) if each.is_one_model])
     assert [each.method for each in front] == ["NCL", "DAS", "replay", "frozen"]
     assert bend
     assert bend.method == "replay"

@@ -8,19 +8,16 @@ import pytest
 
 from adapt.runner.record import Record
 from adapt.show.blocks import Folded, Table
+from adapt.show.report.pareto_front import FEWEST, knee, pareto_front
 from adapt.show.report.study import Entry, Study
 from adapt.show.report.tradeoffs import (
     BASE,
-    FEWEST,
     REPLAY,
     ComparableModels,
     LossOn,
     Mixed,
-    Repeated,
     TradeOff,
-    knee,
     law_findings,
-    pareto_front,
     passes_over,
     repeats_finding,
     tradeoff_section,
@@ -244,15 +241,18 @@ def test_a_front_without_a_knee_names_its_models(tmp_path: Path) -> None:
     assert finding.tone == "open"
 
 
-def trainings(worth: float) -> list[Repeated]:
-    return [
-        Repeated(passes, share, 2.0 + 0.8 / (1 + worth * (1 - np.exp(-(passes - 1) / worth))) ** 0.5 + 0.1 * share)
-        for passes, share in product((1.0, 2.0, 4.0, 8.0, 16.0, 32.0), (0.0, 0.2))
-    ]
+def trainings(worth: float) -> list[tuple[Mixed, TradeOff]]:
+    """Returns training runs with between 1 and 32 passes over the text, after which a token is worth less."""
+    group = []
+    for passes, share in product((1.0, 2.0, 4.0, 8.0, 16.0, 32.0), (0.0, 0.2)):
+        loss = 2.0 + 0.8 / (1 + worth * (1 - np.exp(-(passes - 1) / worth))) ** 0.5 + 0.1 * share
+        model = TradeOff("small", {}, LossOn(loss), LossOn(3.0), 1.0)
+        group.append((Mixed(1000, share, "", passes), model))
+    return group
 
 
 def test_the_passes_beyond_which_repeats_stop_helping_are_named_with_their_interval() -> None:
-    finding = repeats_finding("small", trainings(2.0), 0.02)
+    finding = repeats_finding(trainings(2.0), 0.02)
     assert finding is not None
     assert finding.head == "Repeats of the text, 12 trainings like small"
     assert finding.text.startswith("Beyond ")
@@ -261,7 +261,7 @@ def test_the_passes_beyond_which_repeats_stop_helping_are_named_with_their_inter
 
 
 def test_a_loss_that_still_falls_is_said_to_be_not_reached() -> None:
-    finding = repeats_finding("small", trainings(100.0), 0.001)
+    finding = repeats_finding(trainings(100.0), 0.001)
     assert finding is not None
     assert finding.tone == "open"
     assert "After 32 passes, the most that were tried, repeats still" in finding.text
@@ -269,7 +269,7 @@ def test_a_loss_that_still_falls_is_said_to_be_not_reached() -> None:
 
 
 def test_too_few_trainings_give_no_finding() -> None:
-    assert repeats_finding("small", trainings(2.0)[:6], 0.02) is None
+    assert repeats_finding(trainings(2.0)[:6], 0.02) is None
 
 
 def test_passes_are_the_tokens_read_of_the_domain_by_its_size(tmp_path: Path) -> None:
