@@ -5,10 +5,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from adapt.runner.record import Record
-from adapt.show.report.look_texts import comparison_at
 from adapt.show.report.study import Study, method_name
-from adapt.show.report.task_comparison import RecipeCompared, corrected, nats
-from adapt.statistics.comparison import Comparison, conclusion, paired, points
+from adapt.show.report.task_comparison import RecipeCompared, compared_at, corrected, nats
+from adapt.statistics.comparison import Comparison, paired, points
 from adapt.statistics.continual_metrics import (
     Matrix,
     SequenceFigures,
@@ -19,7 +18,7 @@ from adapt.statistics.continual_metrics import (
     sequence_figures,
 )
 from adapt.statistics.outcomes import vary
-from adapt.statistics.seeds import MARGIN, Conclusion, Looked, Margin, endings
+from adapt.statistics.seeds import MARGIN, Looked, Margin, endings
 from adapt.support.better import better_directions
 
 ONE = "against_one"
@@ -206,19 +205,10 @@ MEASURES = (
 
 @dataclass(frozen=True)
 class Paired(RecipeCompared):
-    """The comparison of a method with the baseline, paired by seed."""
+    """A comparison of a method with the baseline, paired by seed."""
 
     pairs: int = 0
     """Number of seeds with runs of both the method and the baseline."""
-    better: int = 1
-    """1 if a higher value of the metric is better, -1 if a lower value is better."""
-
-    @property
-    def ended(self) -> Conclusion:
-        """Conclusion of the comparison, such as `better` or `equal`."""
-        if self.ending:
-            return self.ending.seen.conclusion
-        return conclusion(self.comparison, self.margin, self.adjusted, self.better)
 
 
 def compare_methods(sequences: Sequences) -> dict[str, dict[str, Paired]]:
@@ -237,10 +227,7 @@ def compare_methods(sequences: Sequences) -> dict[str, dict[str, Paired]]:
 def _at_looks(sequences: Sequences, measure: Measure) -> dict[str, Paired]:
     """Returns, for one metric, the comparison of each method at the latest look of a sequential study."""
     return {
-        method: Paired(
-            *(comparison_at(ending), None, ending.looked.recipes, ending.looked.margin, ending, ending.seeds),
-            better=measure.better,
-        )
+        method: Paired(**vars(compared_at(ending)), pairs=ending.seeds)
         for (_, figure, method), ending in endings(sequences.looks or ()).items()
         if figure == measure.name and method in sequences.methods
     }
@@ -250,11 +237,7 @@ def _against_baseline(sequences: Sequences, measure: Measure) -> dict[str, Paire
     """Compares each method with the baseline, paired by seed. The p values are corrected for the number of methods."""
     comparisons = corrected(method_comparisons(sequences, measure), measure.margin(sequences.margin))
     return {
-        name: Paired(
-            *(compared.comparison, compared.adjusted, compared.recipes, compared.margin),
-            pairs=len(_pairs(sequences, name, measure)),
-            better=measure.better,
-        )
+        name: Paired(**{**vars(compared), "better": measure.better}, pairs=len(_pairs(sequences, name, measure)))
         for name, compared in comparisons.items()
     }
 

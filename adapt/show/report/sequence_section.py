@@ -11,7 +11,7 @@ from matplotlib.transforms import Bbox
 
 from adapt.show.blocks import Block, Figures, FindingBlock, Folded, TextBlock, joined_names, worded_interval
 from adapt.show.drawing import WIDTH, canvas, color, short, style, svg
-from adapt.show.report.look_texts import ending_text
+from adapt.show.report.look_texts import WORDS, ending_text
 from adapt.show.report.pareto_front import FEWEST, draw_front, front_of
 from adapt.show.report.sequence_runs import MEASURES, Measure, Paired, Sequences, cells_of, compare_methods
 from adapt.show.report.sequence_tables import (
@@ -36,13 +36,6 @@ AVERAGE = {"average": ("Average score", ""), "loss_average": ("Average held-out 
 or, for methods without scores, in losses. AVERAGE: average score and average loss."""
 GENERAL = {"general_change": ("Change on general text", " nats per token")}
 """A further metric in the verdict, with the subject and the unit of the sentence about it."""
-CONCLUDED = {
-    "better": "better in {}",
-    "worse": "worse in {}",
-    "equal": "no difference that matters in {}",
-    "open": "undecided in {}",
-}
-"""Text for each conclusion of a comparison. The names of metrics replace `{}`."""
 _BY_NAME = {measure.name: measure for measure in MEASURES}
 
 
@@ -90,7 +83,7 @@ def _concluded(method: str, names: Sequence[str], compared: Compared) -> str:
     for name in names:
         if method in compared[name]:
             titles.setdefault(compared[name][method].ended, []).append(_BY_NAME[name].title)
-    parts = [words.format(joined_names(titles[ended])) for ended, words in CONCLUDED.items() if ended in titles]
+    parts = [f"{words} in {joined_names(titles[ended])}" for ended, words in WORDS.items() if ended in titles]
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}. " if text else ""
 

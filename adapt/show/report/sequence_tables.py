@@ -13,6 +13,7 @@ from adapt.show.report.sequence_runs import MEASURES, Measure, Paired, SequenceR
 from adapt.show.report.study import record_at
 from adapt.show.report.task_comparison import WORDS, hours, stars
 from adapt.show.report.task_tables import MARKS, score_cell
+from adapt.stage.domain_sequence import two_lines
 from adapt.statistics.comparison import p_value
 from adapt.statistics.continual_metrics import Matrix
 from adapt.statistics.seeds import spread
@@ -143,17 +144,12 @@ def method_tables(method: str, runs: Sequence[SequenceRun]) -> list[Table]:
         seed = f"seed {run.seed}, " if len(runs) > 1 else ""
         for table in run.tables:
             rows: list[Sequence[Cell | str]] = [
-                [f"{seed}{name}", *map(_noted_cell, cells)] for name, cells in table["rows"].items()
+                [f"{seed}{name}", *map(two_lines, cells)] for name, cells in table["rows"].items()
             ]
             before = by_title[table["title"]].rows if table["title"] in by_title else []
             title = f"{method}: {table['title']}"
             by_title[table["title"]] = Table(["", *table["columns"]], [*before, *rows], title)
     return list(by_title.values())
-
-
-def _noted_cell(text: str) -> Cell:
-    first, _, small = text.partition("\n")
-    return Cell(first, small)
 
 
 def every_run(sequences: Sequences) -> Table:

@@ -42,6 +42,8 @@ class RecipeCompared:
     ending: Ending | None = None
     """The look (interim analysis) of a sequential study at which the comparison ended, or the latest look. The
     comparison then has the repeated interval of this look. None for other studies."""
+    better: int = 1
+    """1 if a higher value is better, -1 if a lower value is better."""
 
     @property
     def significant(self) -> bool:
@@ -55,7 +57,7 @@ class RecipeCompared:
         """Conclusion of the comparison, such as `better` or `equal`."""
         if self.ending:
             return self.ending.seen.conclusion
-        return conclusion(self.comparison, self.margin, self.adjusted)
+        return conclusion(self.comparison, self.margin, self.adjusted, self.better)
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,15 @@ def _at_looks(results: Results) -> dict[tuple[str, str], RecipeCompared]:
     """Returns the comparison at the latest look for each recipe in each row that has runs."""
     rows = {row.name for row in results.rows}
     return {
-        (row, recipe): RecipeCompared(
-            comparison_at(ending), None, ending.looked.recipes, ending.looked.margin, ending=ending
-        )
+        (row, recipe): compared_at(ending)
         for (row, _, recipe), ending in endings(results.looks or ()).items()
         if row in rows and recipe in results.recipes
     }
+
+
+def compared_at(ending: Ending) -> RecipeCompared:
+    """Returns a comparison as the latest look of a sequential study found it."""
+    return RecipeCompared(comparison_at(ending), None, ending.looked.recipes, ending.looked.margin, ending)
 
 
 def _of_row(row: Row, results: Results, without_leaks: bool) -> dict[str, RecipeCompared]:
