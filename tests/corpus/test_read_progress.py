@@ -62,7 +62,7 @@ def shares(pace: Pace, *pieces: tuple[int, int, bool]) -> list[tuple[int, int]]:
 
 def test_a_byte_of_a_plain_file_counts_as_a_byte_of_text() -> None:
     pieces = (0, 30, False), (0, 30, False), (0, 20, True), (1, 40, False), (1, 40, True)
-    assert shares(Pace([100, 100], True), *pieces) == [(30, 200), (60, 200), (100, 200), (150, 200), (200, 200)]
+    assert shares(Pace([100, 100], True), *pieces) == [(30, 200), (60, 200), (100, 200), (140, 200), (200, 200)]
 
 
 def test_only_finished_compressed_files_count() -> None:
