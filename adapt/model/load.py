@@ -214,10 +214,11 @@ def read_base(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
     config = load_config(folder, trust_remote_code)
     if getattr(config, "is_encoder_decoder", False):
         raise _two_parts(folder)
-    model, report = read_weights(AutoModel, folder, config, trust_remote_code)
+    loaded, report = read_weights(AutoModel, folder, config, trust_remote_code)
     missing = [name for name in report["missing_keys"] if UNUSED not in name]
     check_complete(missing, report["mismatched_keys"], folder)
-    return model.eval()
+    model: PreTrainedModel = loaded.eval()
+    return model
 
 
 def read_with_new_head(

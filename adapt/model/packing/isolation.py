@@ -74,7 +74,7 @@ def keep_documents_apart(model: PreTrainedModel) -> Way:
     return way
 
 
-def keep_states_apart(model: PreTrainedModel) -> Way:
+def keep_states_apart(model: Any) -> Way:
     """Does the same as `keep_documents_apart` for a model without its head, by its hidden states.
 
     Raises:
