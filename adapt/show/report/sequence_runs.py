@@ -6,7 +6,7 @@ from typing import Any
 
 from adapt.runner.record import Record
 from adapt.show.report.study import Study, method_name
-from adapt.show.report.task_comparison import RecipeCompared, compared_at, corrected, nats
+from adapt.show.report.task_comparison import RecipeCompared, corrected, nats, recipe_at_look
 from adapt.statistics.comparison import Comparison, paired, points
 from adapt.statistics.continual_metrics import (
     Matrix,
@@ -227,7 +227,7 @@ def compare_methods(sequences: Sequences) -> dict[str, dict[str, Paired]]:
 def _at_looks(sequences: Sequences, measure: Measure) -> dict[str, Paired]:
     """Returns, for one metric, the comparison of each method at the latest look of a sequential study."""
     return {
-        method: Paired(**vars(compared_at(ending)), pairs=ending.seeds)
+        method: Paired(**vars(recipe_at_look(ending)), pairs=ending.seeds)
         for (_, figure, method), ending in endings(sequences.looks or ()).items()
         if figure == measure.name and method in sequences.methods
     }

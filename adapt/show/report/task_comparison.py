@@ -103,13 +103,13 @@ def _at_looks(results: Results) -> dict[tuple[str, str], RecipeCompared]:
     """Returns the comparison at the latest look for each recipe in each row that has runs."""
     rows = {row.name for row in results.rows}
     return {
-        (row, recipe): compared_at(ending)
+        (row, recipe): recipe_at_look(ending)
         for (row, _, recipe), ending in endings(results.looks or ()).items()
         if row in rows and recipe in results.recipes
     }
 
 
-def compared_at(ending: Ending) -> RecipeCompared:
+def recipe_at_look(ending: Ending) -> RecipeCompared:
     """Returns a comparison as the latest look of a sequential study found it."""
     return RecipeCompared(comparison_at(ending), None, ending.looked.recipes, ending.looked.margin, ending)
 
