@@ -46,7 +46,7 @@ def train(
     losses, tokens, began, cpu = [], 0, 0.0, 0.0
     with switched_off(off):
         loop = _loop(case, precision, warm_up + steps, zero_stage, compiled)
-        ahead = Ahead(steps_of(case, warm_up + steps), loop.prepared)
+        ahead = Ahead(steps_of(case, warm_up + steps), loop.prepared, loop.engine.device)
         for step in range(warm_up + steps):
             if step == warm_up:
                 began, cpu = settled(), time.process_time()

@@ -93,11 +93,10 @@ def first_streamed(folder: Path, place: float) -> float:
 
     The tokenizer is loaded before the time is measured.
     """
-    from adapt.corpus.encode_chunks import _tokenizer
     from adapt.corpus.streaming import ItemIndex
 
     online = _online(folder)
-    _tokenizer(online.encode._source)
+    assert online.encode._tokenizer  # loads it
     tokens = sum(ItemIndex.open(online.index).tokens)
     began = time.perf_counter()
     next(online.batches(int(place * (tokens // LENGTH) / ROWS), parallel=False))

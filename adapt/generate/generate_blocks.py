@@ -410,7 +410,7 @@ class FilterPart:
             tokens[reason] += records[number - 1]["tokens"]
 
         lines: list[str] = []
-        known = self.screen.measured.fetch() if self.screen.measured else None
+        known = self.screen.measured() if self.screen.measured else None
         with self.screen.of(item) as sieve:
             texts = (record if isinstance(record, Bad) else record["text"] for record in records)
             for number, text in clean_numbered(texts, self.corpus, tally, slice.path, _rejecting(sieve, reject)):
