@@ -324,7 +324,7 @@ def access_at(host: str, port: int, field: str, timeout_s: float = _TIMEOUT_S) -
             try:
                 channel.unary_unary("/ray.rpc.NodeInfoGcsService/GetClusterId")(b"", timeout=timeout_s)
             except grpc.RpcError as error:
-                code, said = error.code(), error.details()
+                code, said = error.code(), error.details() or ""
             else:
                 return "open"
         if code == grpc.StatusCode.UNAUTHENTICATED:
