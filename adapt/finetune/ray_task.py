@@ -20,7 +20,6 @@ from adapt.ray.runtime import await_resources, hide_unreserved_gpus, telling_sta
 from adapt.runner.files import write_atomically
 from adapt.support.errors import ClusterError
 from adapt.support.heartbeat import at_work
-from adapt.train.worker_process import use_threads
 
 SMALLEST_GPU_SHARE = 0.1
 TAKES_LESS = "lower finetune.max_length, or use a device with more memory"
@@ -97,13 +96,9 @@ def _await_room(resources: ResourcesConfig, cpus: float, gpus: float) -> None:
 
 def _work(run: FinetuneRun, folder: Path) -> RunResult:
     hide_unreserved_gpus()
-    import torch
-
     from adapt.finetune.seed_run import finetune_work
 
     with on_node(folder), at_work("fine-tuning", folder, run.config.resources.stall_s, patient=True):
-        if not torch.cuda.is_available():
-            use_threads(run.config.finetune.cpus_per_seed)
         return finetune_work(run.config, run.pretrained, Path(run.task), run.seed, folder)
 
 

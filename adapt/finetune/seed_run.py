@@ -51,6 +51,7 @@ from adapt.model.states import last_hidden_state
 from adapt.model.tokenizer import is_decoder, load_config, load_tokenizer, sees_both_sides
 from adapt.task.prepare_task import IGNORED, SPLITS, Facts, Split
 from adapt.train.model_options import apply_options
+from adapt.train.worker_process import use_threads
 
 
 @dataclass(frozen=True)
@@ -300,12 +301,16 @@ ROUTED_EXAMPLES = 256
 def finetune_work(config: Config, start: Pretrained, task: Path, seed: int, folder: Path) -> RunResult:
     """Fine-tunes a model on a task and evaluates it. With `finetune.save_model`, the model is written into `folder`.
 
+    Without a GPU, the process uses as many threads as the task has reserved CPU cores.
+
     Raises:
         ConfigError: `finetune.save_model` is set and the model cannot be saved.
         DataError: a split is empty.
         TrainingError: the loss is not finite.
     """
     begin = time.perf_counter()
+    if not torch.cuda.is_available():
+        use_threads(config.finetune.cpus_per_seed)
     finetune, place = config.finetune, FinetuneDevice.here(config.training.precision)
     of = load_config(start.model, start.trust_remote_code)
     is_turned = sees_both_sides(of)
