@@ -213,8 +213,7 @@ class ExtendVocabulary(Stage[Extended]):
             DataError: the corpus has no words that could become tokens, or the file of words cannot be used.
             ModelError: the tokenizer or the model cannot be extended.
         """
-        from adapt.vocabulary.extension import write_extension_card
-        from adapt.vocabulary.model_changes import extend_model
+        from adapt.vocabulary import extension, model_changes
 
         config, start = self.config, self.start.made(done)
         check_weights(start.model)
@@ -225,9 +224,11 @@ class ExtendVocabulary(Stage[Extended]):
             return self.screening.joined(self.domains, config, done)
 
         is_listed = self.listed is not None
-        extended, words = extend_model(config, start, donor, is_listed, texts, list(self.domains), general, folder)
+        extended, words = model_changes.extend_model(
+            config, start, donor, is_listed, texts, list(self.domains), general, folder
+        )
         base = redact(config.model.path if self.start.training is None else str(start.model))
-        write_extension_card(folder, self.name, base, extended, config.objective.kind == "causal")
+        extension.write_extension_card(folder, self.name, base, extended, config.objective.kind == "causal")
         write_atomically(folder / WORDS_FILE, json.dumps(words, ensure_ascii=False))
         return Outcome(extended)
 

@@ -302,12 +302,10 @@ def _look() -> tuple[Device, str]:
 
 def main() -> None:
     """Prints this machine's device and its matrix multiplication rate as a line of JSON."""
-    import torch
-
     precision, workers = sys.argv[1], int(sys.argv[2])
     device = found(workers)
     if not device.on_gpu:
-        use_threads(torch.get_num_threads(), workers)
+        use_threads(shared_by=workers)  # as in training
     print(json.dumps({"device": asdict(device), "rate": matmul_rate(device.kind, device.precision(precision))}))
 
 
