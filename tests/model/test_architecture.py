@@ -66,15 +66,19 @@ def test_longer_sequences_are_refused_with_a_reason(tmp_path: Path) -> None:
     assert caught.value.what == "evaluation.sequence_length is 65, but the model takes 64 tokens"
 
 
+LONGEST = 80
+"""Length up to which positions are not scaled [tokens]. It is longer than all documents of `keep_documents_apart`."""
+
+
 def phi() -> Any:
     factors = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
-    sizes = {**SIZES, "max_position_embeddings": 64, "original_max_position_embeddings": FIRST}
+    sizes = {**SIZES, "max_position_embeddings": 640, "original_max_position_embeddings": LONGEST}
     return Phi3ForCausalLM(Phi3Config(**sizes, rope_parameters={**LONG, **factors, "rope_theta": 10_000.0}))
 
 
 def llama() -> Any:
     rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0}
-    return LlamaForCausalLM(LlamaConfig(**{**SIZES, "max_position_embeddings": FIRST}, rope_parameters=rope))
+    return LlamaForCausalLM(LlamaConfig(**{**SIZES, "max_position_embeddings": LONGEST}, rope_parameters=rope))
 
 
 @torch.no_grad()
@@ -100,11 +104,11 @@ def test_documents_up_to_the_longest_sequence_do_not_change_each_other(make: Any
         parameter.data.mul_(5)
     keep_documents_apart(model.eval())
     model.save_pretrained(tmp_path)
-    assert max_sequence_length(tmp_path) == FIRST
+    assert max_sequence_length(tmp_path) == LONGEST
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     keep_documents_apart(model.eval())
-    assert change(model, FIRST) < 1e-5
-    assert change(model, FIRST + 1) > 1e-4
+    assert change(model, LONGEST) < 1e-5
+    assert change(model, LONGEST + 1) > 1e-4
 
 
 @pytest.mark.parametrize("file", ["chat_template.jinja", "chat_template.json"])
