@@ -84,9 +84,8 @@ def delimited_rows(lines: Iterable[bytes | Bad], mark: bytes, limit: int) -> Ite
             piece = following[1]
             size += limit + 1 if isinstance(piece, Bad) else len(piece)
             if not isinstance(piece, Bad):
-                is_open = (
-                    opening.fullmatch(b'"' + piece) is not None
-                )  # the line continues a cell that began with a quote
+                # the quote stands for the one that began the cell
+                is_open = opening.fullmatch(b'"' + piece) is not None
                 pieces.append(piece)
             if size > limit:
                 pieces = []
