@@ -203,8 +203,9 @@ def _summed(
 ) -> TextLoss:
     predictions = sum(values["counts"])
     loss = sum(values["losses"]) / predictions if predictions else None
-    columns = _columns(values)
-    bits = float(columns.per_byte()) if columns and predictions else None
+    bits = None
+    if loss is not None and "sizes" in values:
+        bits = BITS_PER_NAT * loss * sum(values["predictable"]) / sum(values["sizes"])
     return TextLoss(
         loss, len(values["counts"]), int(predictions), overlap, *routes, bits_per_byte=bits, figures=figures or {}
     )
