@@ -125,9 +125,9 @@ def test_importance_does_not_depend_on_the_number_of_tasks(
         torch.testing.assert_close(first.embedding, second.embedding, atol=1e-5, rtol=1e-5)
     assert (first.embedding is not None) == ("embeddings" in das)
     for key in ("rows", "groups", "tokens"):
-        assert one[key] == two[key]
-    assert (one["rows"], one["groups"]) == (20, 20 if "granularity" in das else 5)
-    assert one["device_seconds"] > 0
+        assert getattr(one, key) == getattr(two, key)
+    assert (one.rows, one.groups) == (20, 20 if "granularity" in das else 5)
+    assert one.device_seconds > 0
 
 
 def test_the_stage_equals_a_computation_from_its_rows(

@@ -95,7 +95,6 @@ def test_the_page_is_for_light_and_dark_and_for_phones(report):
         "Scores on test examples whose text is not in train",
         "Loss on held-out text",
         "Shared frequent words",
-        "two recipes share one corpus",
         "32,151 documents",
         "2.13.0",
     ],
