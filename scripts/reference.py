@@ -367,7 +367,6 @@ def commands_page() -> str:
         "| option | meaning |\n|---|---|\n"
         "| `--config FILE` | A YAML file of fields, or the name of a recipe. May be repeated. |\n"
         "| `--section.field VALUE` | Sets a field. The value is read as YAML. |\n"
-        "| `--section.field+=VALUE` | Adds to a list. |\n"
         "| `--print_config` | Prints the whole configuration as YAML, which `--config` reads, and ends. |\n"
         "| `--debug` | Shows stack traces of errors. |\n"
         "| `--log_format plain` or `json` | How messages are written. `json` writes a line of JSON per message. |\n"

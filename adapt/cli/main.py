@@ -21,6 +21,7 @@ from adapt.show.blocks import Block, Table, TextBlock
 from adapt.show.renderers import render_text
 from adapt.support.errors import ConfigError, nearest
 from adapt.support.shipped import recipes, spaces
+from adapt.support.user_path import user_path
 from adapt.terminal.console import finish, log, run_job
 
 COMMANDS = {
@@ -157,7 +158,7 @@ def push(arguments: Sequence[str]) -> None:
     named = [argument for argument in arguments if argument != "--public"]
     if len(named) != 2 or any(argument.startswith("-") for argument in named):
         raise ConfigError(f"dontstop push does not take {' '.join(arguments)}", PUSH_USAGE.splitlines()[0])
-    folder, repository = Path(named[0]).expanduser(), named[1]
+    folder, repository = user_path(named[0]), named[1]
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}", "give the folder of an exported model")
     sent = push_folder(folder, repository, private="--public" not in arguments)

@@ -8,6 +8,7 @@ import yaml
 
 from adapt.config import SynthesizeConfig
 from adapt.support.errors import ConfigError, nearest
+from adapt.support.user_path import user_path
 
 OWN_TEMPLATES = Path(__file__).with_name("templates.yaml")
 DOCUMENT = "{document}"
@@ -38,7 +39,7 @@ def formats_of(section: SynthesizeConfig) -> tuple[Format, ...]:
         ConfigError: the file of templates cannot be read or lacks a format, a format has no valid prompt, or the
             configuration names no format or the same format twice.
     """
-    file = Path(section.templates).expanduser() if section.templates else OWN_TEMPLATES
+    file = user_path(section.templates) if section.templates else OWN_TEMPLATES
     known = _read(file)
     if not section.formats or len(set(section.formats)) < len(section.formats):
         raise ConfigError(

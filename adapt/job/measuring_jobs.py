@@ -6,7 +6,6 @@ This module also defines the job vocabulary, which measures how the tokenizer sp
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.advise.advice import recommend
@@ -43,6 +42,7 @@ from adapt.stage.vocabulary_stages import (
     TrimVocabulary,
 )
 from adapt.support.errors import ConfigError, ModelError, nearest
+from adapt.support.user_path import user_path
 
 if TYPE_CHECKING:
     from adapt.advise.advice import Advice
@@ -275,7 +275,7 @@ def screening(context: Context) -> Screening:
 def extend(context: Context) -> ExtendVocabulary | TeachRows:
     """Builds the stage that adds words of the corpus as tokens."""
     config, asked = context.config, context.config.vocabulary.candidates
-    file = Path(asked).expanduser()
+    file = user_path(asked)
     if asked not in WAYS and not file.is_file():
         raise ConfigError(
             f"vocabulary.candidates: {asked} is neither {', '.join(WAYS)} nor a file", nearest(asked, WAYS)
@@ -350,9 +350,9 @@ def trim(context: Context) -> TrimVocabulary:
     texts = {name: _whole(files) for name, files in domain_files(context).items()}
     if config.evaluation.general_paths:
         texts[GENERAL] = held_out(listed_files(context, general_corpus(config), f"{config.name}-general"), 0.0)
-    if keep is not None and not Path(keep).expanduser().is_file():
+    if keep is not None and not user_path(keep).is_file():
         raise ConfigError(f"vocabulary.keep: there is no file {keep}", "correct the path")
-    kept = context.digests.of(Path(keep).expanduser()) if keep else None
+    kept = context.digests.of(user_path(keep)) if keep else None
     return TrimVocabulary(config.name, config, context.start, context.tokens, texts, kept)
 
 

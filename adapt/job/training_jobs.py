@@ -7,7 +7,6 @@ labelled task. merge and distil make one model from several models. ensemble (ar
 import glob
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from adapt.config import Config, NamedModel, TaskConfig
 from adapt.config.job_config import DAPT, TAPT_LENGTH, Kind
@@ -40,6 +39,7 @@ from adapt.stage.prepare_text import Gather, Prepared, PrepareTexts
 from adapt.stage.text_sources import listed_files
 from adapt.stage.train import Train
 from adapt.support.errors import ConfigError
+from adapt.support.user_path import user_path
 from adapt.terminal.console import log
 
 
@@ -307,7 +307,7 @@ def _named(context: Context, name: str) -> list[str]:
     """Expands a pattern to the matching folders, sorted by name. A name that is not a pattern is returned unchanged."""
     if name in context.made or not (glob.has_magic(name) or looks_local(name)):
         return [name]
-    folder = Path(name).expanduser()
+    folder = user_path(name)
     if folder.is_dir():  # the name of an existing folder may look like a pattern
         return [str(folder)]
     if folders := sorted(glob.glob(str(folder))):

@@ -17,6 +17,7 @@ from typing import Any
 
 from adapt.model.demo_checkpoint import demo_checkpoint
 from adapt.support.errors import ModelError
+from adapt.support.user_path import user_path
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -76,7 +77,7 @@ def locate(path: str, revision: str = "main", weights: bool = True) -> Path:
     """
     if path.startswith("demo:"):
         return demo_checkpoint(path)
-    folder = Path(path).expanduser()
+    folder = user_path(path)
     if folder.exists():
         folder = transformer_of(folder) or folder
         require(folder, weights)

@@ -197,9 +197,13 @@ def add_line(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def lines_in(path: Path) -> list[dict[str, Any]]:
-    """Reads the objects of a file of JSON lines, without incomplete lines. Returns an empty list if it is missing."""
+    """Reads the objects of a file of JSON lines, without incomplete lines. Returns an empty list if it is missing.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
     lines = []
-    with suppress(OSError):
+    with suppress(FileNotFoundError):
         for text in path.read_text(errors="replace").splitlines():
             with suppress(ValueError):
                 lines.append(json.loads(text))

@@ -38,6 +38,7 @@ from adapt.runner.lock import is_held, is_held_by, locked, progress_in
 from adapt.runner.record import Record, load_record
 from adapt.support.errors import ConfigError, StageError, StorageError
 from adapt.support.redact import redact
+from adapt.support.user_path import user_path
 from adapt.terminal.console import log
 
 FOLDER = "dontstop-buckets"
@@ -77,7 +78,7 @@ def mirror_folder(url: str, cache_folder: str, cache_gb: float | None = None) ->
         )
     place = "+".join((address.bucket, *filter(None, address.prefix.split("/"))))
     host = endpoint.rpartition("@")[2].replace(":", "-") or "aws"
-    folder = Path(cache_folder).expanduser().absolute() / FOLDER / host / place
+    folder = user_path(cache_folder).absolute() / FOLDER / host / place
     mirror = _mirror(folder, os.getpid())
     mirror.cache_gb = cache_gb
     _in_use[folder] = mirror

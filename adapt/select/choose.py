@@ -362,9 +362,9 @@ def choose(
     while True:
         offer = last.look_for(budget.room(times), budget.per_text)
         found = best(last, pool, given.target, _with_spare(budget.room(times)), as_it_is)
-        _say_excluded(last, found)
         choice = _fill(found.held, budget, Distinct(alike), count)
         if choice.is_full or (found.is_all and offer != "more"):
+            _say_excluded(last, found)
             figures = tuple(selection.figures() for selection in selections)
             is_full = choice.is_full or offer == "enough"
             return replace(choice, is_full=is_full, passed=tuple(passed), figures=figures)
@@ -391,8 +391,8 @@ def _passed_on(selection: Selection, given: Given, budget: Budget, keep: float) 
     while True:
         offer = selection.look_for(budget.room(times), ceil(keep * budget.per_text) if budget.per_text else None)
         found = best(selection, given.pool, given.target, room, attrgetter("id"))
-        _say_excluded(selection, found)
         if offer != "more" or not found.is_all:
+            _say_excluded(selection, found)
             return np.array([entry.held for entry in found.held], np.int64)
         times *= 2
 

@@ -20,6 +20,7 @@ from adapt.show.blocks import Block, TextBlock, summary
 from adapt.stage.context import Context, located
 from adapt.support.errors import ModelError
 from adapt.support.redact import redact
+from adapt.support.user_path import user_path
 from adapt.train.checkpoints.stored_checkpoints import checkpoint_files, checkpoint_weights, is_checkpoint, training_of
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def merged_from(context: Context, path: str) -> Start:
     Raises:
       ModelError: there is no such model, or the model is a checkpoint that cannot be used.
     """
-    folder, config = Path(path).expanduser(), context.config
+    folder, config = user_path(path), context.config
     if path in context.made:
         return context.made[path]
     if not is_checkpoint(folder):

@@ -25,6 +25,7 @@ from adapt.runner.bucket_errors import Address
 from adapt.runner.files import storage_errors
 from adapt.runner.mirror import mirror_at
 from adapt.support.errors import ConfigError, ModelError, StorageError
+from adapt.support.user_path import user_path
 from adapt.terminal.console import log
 from adapt.train.capacity.device import (
     check_compiler,
@@ -331,7 +332,7 @@ def check_absolute(config: Config) -> None:
     """Checks that result folders have absolute paths, because a relative path names a different folder on each node."""
     storage = config.storage
     name = "cache" if "://" in storage.root else "root"
-    folders = {f"storage.{name}": Path(getattr(storage, name)).expanduser()}
+    folders = {f"storage.{name}": user_path(getattr(storage, name))}
     if folder := mlflow_folder(config.tracking):
         folders["tracking.mlflow_uri"] = folder
     for field, folder in folders.items():

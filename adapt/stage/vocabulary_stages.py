@@ -34,6 +34,7 @@ from adapt.stage.text_sources import Dedup, Files
 from adapt.support.better import Less
 from adapt.support.errors import ConfigError
 from adapt.support.redact import redact
+from adapt.support.user_path import user_path
 from adapt.train.capacity.device import task_needs
 from adapt.vocabulary.vocabulary_results import Analyzed, Extended, TrimmedVocabulary, draw_curves, empty_corpus
 from adapt.vocabulary.word_reader import corpus_texts, measured_in
@@ -386,7 +387,7 @@ def _lines(file: str | None) -> list[str]:
     if file is None:
         return []
     try:
-        return [line for line in Path(file).expanduser().read_text(encoding="utf-8").splitlines() if line.strip()]
+        return [line for line in user_path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"vocabulary.keep: {file} cannot be read: {error}", "name a text file in UTF-8") from error
 

@@ -138,9 +138,12 @@ def count_marked_words(shards: Sequence[Path], listed: np.ndarray | None, cluste
     Raises:
         DataError: a shard cannot be read.
     """
+    from adapt.ray.runtime import telling_stalls  # imported here, because it loads Ray
+
     total = Counts.empty()
-    for counted in cluster.spread(partial(_counts_of, listed=listed), shards):
-        total = sum(counted, total)
+    with telling_stalls("weigh_words", cluster.folder):
+        for counted in cluster.spread(partial(_counts_of, listed=listed), shards):
+            total = sum(counted, total)
     return total
 
 

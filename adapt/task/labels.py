@@ -22,8 +22,8 @@ HIDDEN = "-1"
 """Label that data sets use for examples whose label is not published or not known."""
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 MANY = 20
-"""At least this many different labels in train are refused if they are amounts, or if no two examples have the same
-label."""
+"""All labels in train are refused if they are numbers of which at least this many have decimals, or if there are at
+least this many and no two examples have the same label."""
 SCORED = ("dev", "test")
 """The splits on which scores are computed."""
 

@@ -86,6 +86,13 @@ def test_a_saved_model_lists_its_experts(tiny_bert: Path, tmp_path: Path, monkey
     # the number of layer parameters per token is unchanged, because a token passes through only one expert
     assert two.layer_parameters == base.layer_parameters
     check(tmp_path / "two")
+    config = json.loads((tmp_path / "two" / "config.json").read_text())
+    for entry in config["additions"]:
+        entry |= {"names": ["cs", "bio", "law"]} if entry["kind"] == "domains" else {}
+    (tmp_path / "two" / "config.json").write_text(json.dumps(config))
+    for refused in (check, load_model):
+        with pytest.raises(AdaptError, match=r"names 3 domains \(cs, bio, law\), but has experts for 2"):
+            refused(tmp_path / "two")
 
 
 def check(folder: Path, streaming: bool = False) -> None:

@@ -278,9 +278,10 @@ def test_examples_equal_those_of_transformers(family: str, pairs: bool) -> None:
     tokenizer.split_special_tokens = tokenizer.backend_tokenizer.encode_special_tokens = True
     examples = [Example("x", "0", text, "a pair" if pairs else None, (), ("yes",)) for text in TEXTS]
     found = encode(examples, "single_label", ["yes"], tokenizer)
-    for ids, text in zip(found.tokens, TEXTS, strict=True):
-        expected = tokenizer(text, "a pair" if pairs else None)["input_ids"]
-        assert (ids.tolist(), ids.dtype) == (expected, np.int32)
+    for ids, segments, text in zip(found.tokens, found.segments, TEXTS, strict=True):
+        expected = tokenizer(text, "a pair" if pairs else None)
+        assert (ids.tolist(), ids.dtype) == (expected["input_ids"], np.int32)
+        assert segments.tolist() == expected.get("token_type_ids", [0] * len(ids))
 
 
 def example(text: str, label: str = "a", pair: str | None = None) -> Example:

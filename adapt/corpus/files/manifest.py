@@ -187,10 +187,9 @@ def package_records(names: Sequence[str]) -> list[Path]:
         return sorted({path for each in installed for path in _records_of(each)})
     found: set[Path] = set()
     for name in names:
-        try:
-            records = _records_of(importlib.metadata.distribution(name))
-        except importlib.metadata.PackageNotFoundError:
-            records = []
+        # without a name, `distributions` would find all packages
+        same = [each for each in importlib.metadata.distributions(name=name) if each.name != "dontstop"] if name else []
+        records = [path for each in same for path in _records_of(each)]
         if not records:
             raise ConfigError(
                 f"corpus.packages: package {name} is not installed", nearest(name, (each.name for each in installed))

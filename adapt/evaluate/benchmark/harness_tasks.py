@@ -27,6 +27,7 @@ from adapt.ray.runtime import hide_unreserved_gpus
 from adapt.runner.digest import Digests
 from adapt.runner.stage import deciding
 from adapt.support.errors import ConfigError, DataError, nearest
+from adapt.support.user_path import user_path
 
 PACKAGES = ("lm_eval", "accelerate")
 BUILDERS = ("json", "csv", "parquet", "arrow", "text")
@@ -199,7 +200,7 @@ def _own_files(include_path: str | None) -> dict[str, tuple[Path, dict[str, Any]
     """Returns the file and content of each task and group in harness.include_path, keyed by name."""
     if include_path is None:
         return {}
-    folder = Path(include_path).expanduser().absolute()
+    folder = user_path(include_path).absolute()
     if not folder.is_dir():
         raise ConfigError(f"harness.include_path: there is no folder {folder}", "correct the path")
     found: dict[str, tuple[Path, dict[str, Any]]] = {}

@@ -201,9 +201,8 @@ class Rehearsal:
             return loss, None, states.detach()
         then = torch.cat([row.states for row in replayed])
         difference = (states[count:].float() - then.float()).square().mean(1).sum()
-        extra = (self._options.beta * again + self._options.alpha * difference) / max(
-            total, 1
-        )  # rows may have no predictions
+        weighted = self._options.beta * again + self._options.alpha * difference
+        extra = weighted / max(total, 1)  # rows may have no predictions
         return loss, extra, states[:count].detach()
 
     def _kept(self, part: Corrupted, numbers: Sequence[float], states: Tensor) -> list[KeptRow]:

@@ -40,7 +40,7 @@ def attach_additions(model: Any, config: Any) -> None:
     The additions' weights are not initialized.
 
     Raises:
-        ModelError: a kind is unknown.
+        ModelError: a kind or an option is unknown.
     """
     for entry in additions_of(config):
         options = {name: value for name, value in entry.items() if name != "kind"}
@@ -51,7 +51,14 @@ def attach_additions(model: Any, config: Any) -> None:
                 f"config.json names the addition {kind!r}, which this version of dontstop does not know",
                 nearest(kind, ADDITIONS, f"load it with the version of dontstop that made it (known here: {known})"),
             )
-        ADDITIONS.load(kind)(model, **options)
+        attach = ADDITIONS.load(kind)
+        try:
+            attach(model, **options)
+        except TypeError as error:  # another version of dontstop may have written the entry
+            raise ModelError(
+                f"the options of the addition {kind!r} in config.json do not fit this version of dontstop: {error}",
+                "load the model with the version of dontstop that saved it",
+            ) from error
 
 
 KEY = "additions"
@@ -61,9 +68,9 @@ def additions_of(config: Any) -> list[dict[str, Any]]:
     """Returns the entries of additions in transformers' configuration object, in the order in which to attach them.
 
     Raises:
-        ModelError: the entries are not a list of objects with a kind.
+        ModelError: the entries are not a list of objects with a kind, or the numbers of domains and of sets differ.
     """
-    return _checked(getattr(config, KEY, None) or [])
+    return _counted(_checked(getattr(config, KEY, None) or []))
 
 
 def with_addition(config: Any, kind: str, **options: Any) -> None:
@@ -75,7 +82,7 @@ def with_addition(config: Any, kind: str, **options: Any) -> None:
         options: arguments of the function that attaches the addition; plain JSON.
     """
     entry = {"kind": kind, **options}
-    entries = additions_of(config)
+    entries = _checked(getattr(config, KEY, None) or [])  # numbers of sets may differ until all entries are there
     kinds = [old["kind"] for old in entries]
     replaced = [entry if old["kind"] == kind else old for old in entries]
     setattr(config, KEY, replaced if kind in kinds else [*entries, entry])
@@ -85,9 +92,9 @@ def stored_additions(folder: Path) -> list[dict[str, Any]]:
     """Reads the entries of additions from the config.json of a model folder.
 
     Raises:
-        ModelError: config.json cannot be read, or its entries are not a list of objects with a kind.
+        ModelError: config.json cannot be read, or its entries are invalid.
     """
-    return _checked(read_json(folder / CONFIG).get(KEY) or [])
+    return _counted(_checked(read_json(folder / CONFIG).get(KEY) or []))
 
 
 def _checked(entries: Any) -> list[dict[str, Any]]:
@@ -95,6 +102,19 @@ def _checked(entries: Any) -> list[dict[str, Any]]:
         raise ModelError(
             f"`{KEY}` in a config.json is not a list of objects that each have a kind", "copy or train the model again"
         )
+    return entries
+
+
+def _counted(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Checks that each kind of addition has one set for each named domain, and returns the entries."""
+    for names in (entry["names"] for entry in entries if entry["kind"] == "domains"):
+        for entry in entries:
+            if entry.get("sets", len(names)) != len(names):
+                raise ModelError(
+                    f"a config.json names {len(names)} domains ({', '.join(names)}), but has {entry['kind']} for"
+                    f" {entry['sets']} domains",
+                    "copy or train the model again",
+                )
     return entries
 
 

@@ -103,6 +103,7 @@ def test_missing_reshaped_and_unknown_weights_are_refused(shifted: Path) -> None
     [
         ({"kind": "shiftd", "times": 1}, "config.json names the addition 'shiftd'"),
         ({"kind": "os:system", "times": 1}, "config.json names the addition 'os:system'"),
+        ({"kind": "shifted", "often": 1}, "'shifted' in config.json do not fit.*often"),
         ({"times": 1}, "not a list of objects that each have a kind"),
     ],
 )
