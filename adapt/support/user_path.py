@@ -1,11 +1,12 @@
 """Expands `~` at the beginning of a path that a user wrote."""
 
+import os
 from pathlib import Path
 
 from adapt.support.errors import ConfigError
 
 
-def user_path(path: str | Path) -> Path:
+def user_path(path: str | os.PathLike[str]) -> Path:
     """Returns a path in which `~` and `~name` at the beginning are replaced by the user's home folder.
 
     Raises:
