@@ -1,7 +1,8 @@
 """Prints the results of a finished study of objectives: the Markdown tables of docs/science/dapt-tapt.md.
 
-The tables have the tokens and losses of each training run, and the dev scores by learning rate. They also have the
-test scores of each way of training at its best learning rate, with gains over the chain's baseline, paired by seed.
+The tables have the tokens and losses of each training run, and the dev scores of seed 0 by learning rate. They also
+have the test scores of the other seeds for each way of training at its best learning rate, with gains over the chain's
+baseline, paired by seed.
 
 python -m benchmarks.objectives_study benchmarks/objectives_study.yaml [options of dontstop chain]
 python -m benchmarks.objectives_study benchmarks/decoder_study.yaml [options of dontstop chain]

@@ -1,13 +1,14 @@
 """Prints the results of a finished study of replaced-token detection: the Markdown tables of docs/science/dapt-tapt.md.
 
-The tables have the tokens and losses of each training run, and the dev scores by learning rate. They also have the test
-scores of each objective at its best learning rate, with gains over the untrained model and over MLM, paired by seed.
+The tables have the tokens and losses of each training run, and the dev scores of seed 0 by learning rate. They also
+have the test scores of the other seeds at each objective's best learning rate, with gains over the untrained model and
+over MLM, paired by seed.
 
 python -m benchmarks.rtd_study benchmarks/rtd_study.yaml [options of dontstop chain]
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -20,6 +21,8 @@ from adapt.show.report.study import Study
 from benchmarks.selection_study import Found, gains
 
 NONE, MLM = "none", "mlm"
+CHOOSING = "0"
+"""The seed whose dev scores decide the learning rates. The other seeds give the test scores."""
 Scores = dict[tuple[str, str], list[tuple[str, str, float, float]]]
 """Task, seed, dev score and test score of each fine-tuning run, keyed by recipe and rate."""
 
@@ -56,34 +59,35 @@ def scores(finished: Study) -> Scores:
 
 
 def best_rates(found: Scores) -> dict[str, str]:
-    """Returns the rate with the best mean dev score over tasks and seeds, by recipe."""
+    """Returns the rate with the best mean dev score over tasks for the seed CHOOSING, by recipe."""
     best: dict[str, tuple[float, str]] = {}
     for (recipe, rate), rows in found.items():
-        mean = float(np.mean([dev for _, _, dev, _ in rows]))
-        best[recipe] = max(best.get(recipe, (-1.0, "")), (mean, rate))
+        if dev := _choosing(rows):
+            best[recipe] = max(best.get(recipe, (-1.0, "")), (float(np.mean(dev)), rate))
     return {recipe: rate for recipe, (_, rate) in best.items()}
+
+
+def _choosing(rows: Iterable[tuple[str, str, float, float]]) -> list[float]:
+    return [dev for _, seed, dev, _ in rows if seed == CHOOSING]
 
 
 def by_rate(found: Scores) -> Table:
     """Makes the table of mean dev scores, with a row per recipe and rate."""
     best = best_rates(found)
     rows: list[list[Cell | str]] = [
-        [
-            recipe,
-            rate,
-            Cell(f"{100 * np.mean([dev for _, _, dev, _ in rows]):.1f}", strong=best[recipe] == rate),
-            f"{len(rows)}",
-        ]
-        for (recipe, rate), rows in found.items()
+        [recipe, rate, Cell(f"{100 * np.mean(dev):.1f}", strong=best[recipe] == rate), f"{len(dev)}"]
+        for (recipe, rate), runs in found.items()
+        if (dev := _choosing(runs))
     ]
-    return Table(["recipe", "rate", "mean dev score", "fine-tunings"], rows, "Dev scores by learning rate")
+    title = f"Dev scores by learning rate (seed {CHOOSING})"
+    return Table(["recipe", "rate", "mean dev score", "fine-tunings"], rows, title)
 
 
 def at_best(found: Scores, best: Mapping[str, str]) -> Found:
-    """Returns the test scores of each recipe at its best rate."""
+    """Returns the test scores of each recipe at its best rate, without the seed CHOOSING."""
     chosen = Found()
     for recipe, rate in best.items():
-        for task, seed, _, test in found[recipe, rate]:
+        for task, seed, _, test in (run for run in found[recipe, rate] if run[1] != CHOOSING):
             chosen.scores.setdefault(recipe, {}).setdefault(task, {})[seed] = test
     return chosen
 
