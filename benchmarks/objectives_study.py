@@ -4,8 +4,8 @@ The tables have the tokens and losses of each training run, and the dev scores o
 have the test scores of the other seeds for each way of training at its best learning rate, with gains over the chain's
 baseline, paired by seed.
 
-python -m benchmarks.objectives_study benchmarks/objectives_study.yaml [options of dontstop chain]
-python -m benchmarks.objectives_study benchmarks/decoder_study.yaml [options of dontstop chain]
+python -m benchmarks.objectives_study benchmarks/objectives_study.yaml [--csv FILE] [options of dontstop chain]
+python -m benchmarks.objectives_study benchmarks/decoder_study.yaml [--csv FILE] [options of dontstop chain]
 """
 
 from adapt.show.blocks import Cell, Table

@@ -4,11 +4,13 @@ The tables have the tokens and losses of each training run, and the dev scores o
 have the test scores of the other seeds at each objective's best learning rate, with gains over the untrained model and
 over MLM, paired by seed.
 
-python -m benchmarks.rtd_study benchmarks/rtd_study.yaml [options of dontstop chain]
+python -m benchmarks.rtd_study benchmarks/rtd_study.yaml [--csv FILE] [options of dontstop chain]
 """
 
-import sys
+import argparse
+import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -58,6 +60,13 @@ def scores(finished: Study) -> Scores:
     return found
 
 
+def write_scores(found: Scores, file: Path) -> None:
+    """Writes the dev and test scores of all fine-tuning runs as CSV."""
+    rows = [(*key, *run) for key, runs in found.items() for run in runs]
+    with file.open("w", newline="") as opened:
+        csv.writer(opened).writerows([("recipe", "rate", "task", "seed", "dev", "test"), *rows])
+
+
 def best_rates(found: Scores) -> dict[str, str]:
     """Returns the rate with the best mean dev score over tasks for the seed CHOOSING, by recipe."""
     best: dict[str, tuple[float, str]] = {}
@@ -95,17 +104,24 @@ def at_best(found: Scores, best: Mapping[str, str]) -> Found:
 def show_study(title: str, trained: Callable[[Study], Table], baselines: Sequence[str] = ()) -> None:
     """Prints the tables of the study that the command line names: training runs, dev scores by rate, and gains.
 
+    With `--csv FILE`, also writes the scores of all fine-tuning runs into a file.
+
     Args:
         title: title of the section.
         trained: makes the table of the training runs.
         baselines: recipes with which the other recipes are compared. If empty, the baseline of the chain file is used.
     """
-    command = read_command(["report", *sys.argv[1:]])
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--csv", type=Path)
+    own, options = parser.parse_known_args()
+    command = read_command(["report", *options])
     recipe = read_chain(command.file, command.let, command.common)
     finished = study(recipe.name, recipe.baseline, build_chain(expand_chain(recipe, command.only)))
     found = scores(finished)
     if not found:
         raise SystemExit(f"nothing of {command.file} has been fine-tuned: {len(finished.missing)} stages have not run")
+    if own.csv:
+        write_scores(found, own.csv)
     chosen = at_best(found, best_rates(found))
     compared = [gains(chosen, name) for name in baselines or [recipe.baseline] if name in chosen.scores]
     about = f"{len(finished.entries)} stages, {len(finished.missing)} not run"

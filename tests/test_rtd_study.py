@@ -8,7 +8,7 @@ from adapt.chain.chain_file import read_chain
 from adapt.chain.chain_nodes import expand_chain
 from adapt.show.blocks import Cell
 from adapt.show.report.study import Entry, Study
-from benchmarks.rtd_study import at_best, best_rates, by_rate, scores, trainings
+from benchmarks.rtd_study import at_best, best_rates, by_rate, scores, trainings, write_scores
 from tests.show.report.fake_studies import Fake, finished, loss_change
 
 FILE = str(Path(__file__).parents[1] / "benchmarks" / "rtd_study.yaml")
@@ -35,7 +35,7 @@ def study(tmp_path: Path) -> Study:
     return Study("made up", "none", entries)
 
 
-def test_each_objective_is_tested_at_its_best_rate_on_dev(study: Study) -> None:
+def test_each_objective_is_tested_at_its_best_rate_on_dev(study: Study, tmp_path: Path) -> None:
     found = scores(study)
     assert best_rates(found) == {"mlm": "high", "rtd": "low"}
     assert at_best(found, best_rates(found)).scores == {
@@ -45,6 +45,12 @@ def test_each_objective_is_tested_at_its_best_rate_on_dev(study: Study) -> None:
     rows = by_rate(found).rows
     assert rows[1] == ["mlm", "high", Cell("50.0", strong=True), "1"]
     assert rows[0][2] == Cell("40.0", strong=False)
+    write_scores(found, tmp_path / "scores.csv")
+    assert (tmp_path / "scores.csv").read_text().splitlines()[:3] == [
+        "recipe,rate,task,seed,dev,test",
+        "mlm,low,one,0,0.4,0.6",
+        "mlm,low,one,1,0.6,0.6",
+    ]
     assert trainings(study).rows == [["mlm", "low", "0", "2,000", "12", "3.000", ""]]
 
 
