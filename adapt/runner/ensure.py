@@ -22,7 +22,7 @@ from adapt.runner.record import Record, plain_values
 from adapt.runner.stage import Done, Finished, Stage, everything, inputs_first, paths_outside, ran_with, say_untried
 from adapt.runner.store import Store, logged
 from adapt.support.errors import AdaptError, StageError, StorageError
-from adapt.terminal.console import duration, log
+from adapt.terminal.console import duration, log, stage_among_several
 
 R = TypeVar("R")
 
@@ -151,7 +151,7 @@ def _run(stage: Stage[Any], done: Done, folder: Path, claim: Claim) -> Record:
         for directory in (folder, folder.parent):
             sync_folder(directory)
         stage.tidy(folder)
-    log(f"{stage.kind}: done in {duration(seconds)}")
+    log(f"{stage.kind}: done in {duration(seconds)}" + (f" ({stage.name})" if stage_among_several() else ""))
     return record
 
 

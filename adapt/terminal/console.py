@@ -31,6 +31,8 @@ FORMAT, RUN = "DONTSTOP_LOG_FORMAT", "DONTSTOP_RUN"
 """Environment variables that pass the log format and the id of the run to the child processes of a job."""
 _about: ContextVar[Mapping[str, Any]] = ContextVar("about", default={})  # noqa: B039 (it is never changed in place)
 _copies: ContextVar[Path | None] = ContextVar("copies", default=None)
+_logging: list[str] = []
+"""The stages whose messages this process is logging, in blocks of `log_values`."""
 _ending = threading.Lock()
 """Lock held while the reason for the end of the process is printed, so that only one reason is printed."""
 _SHOW_CURSOR = "\x1b[?25h"
@@ -89,11 +91,24 @@ def log_values(copy: Path | None = None, **about: Any) -> Iterator[None]:
     """
     bound = _about.set({**_about.get(), **about})
     copied = _copies.set(copy or _copies.get())
+    stages = [str(about["stage"])] if "stage" in about else []
+    _logging.extend(stages)
     try:
         yield
     finally:
+        for stage in stages:
+            _logging.remove(stage)
         _about.reset(bound)
         _copies.reset(copied)
+
+
+def stage_among_several() -> str:
+    """Returns the folder name, without the key, of the stage that this thread logs for if several stages run now.
+
+    Otherwise returns an empty text, because the messages can only belong to one stage.
+    """
+    stage = str(_about.get().get("stage", ""))
+    return Path(stage).name.rpartition("-")[0] if len(_logging) > 1 else ""
 
 
 def logs_json() -> bool:

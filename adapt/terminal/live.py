@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from adapt.terminal import library
-from adapt.terminal.console import log, logs_json
+from adapt.terminal.console import log, logs_json, stage_among_several
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -89,7 +89,10 @@ def _can_redraw() -> bool:
 
 
 class _PlainLines:
-    """Prints each report as a plain line. With a period, it prints only the last report of each period."""
+    """Prints each report as a plain line. With a period, it prints only the last report of each period.
+
+    If several stages run at the same time, the line begins with the stage's name.
+    """
 
     def __init__(self, period_s: float) -> None:
         self._period_s = period_s
@@ -107,7 +110,8 @@ class _PlainLines:
             self._say()
 
     def _say(self) -> None:
-        log("  ".join(self._unsaid.values()))
+        stage = stage_among_several()
+        log((f"{stage}: " if stage else "") + "  ".join(self._unsaid.values()))
         self._said_at, self._has_said, self._unsaid = time.monotonic(), True, {}
 
 

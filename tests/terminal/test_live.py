@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from adapt.terminal.console import log_values
 from adapt.terminal.live import display, line, live_table
 from tests.pseudo_terminal import drawn, screens, sent_to_terminal
 
@@ -56,6 +57,14 @@ def test_no_report_is_printed_twice(clock: Clock, capsys: pytest.CaptureFixture[
     assert said(clock, capsys, [1, 2], period_s=0) == ["report 0  rest", "report 1  rest"]
 
 
+def test_a_line_names_its_stage_while_several_stages_run(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with log_values(stage="train/pretrain-mlm-0-e9ad6b64"):
+        assert said(clock, capsys, [5]) == ["report 0  rest"]
+        clock.now = 0
+        with log_values(stage="train/pretrain-rtd-0-28843f14"):
+            assert said(clock, capsys, [5]) == ["pretrain-rtd-0: report 0  rest"]
+
+
 @pytest.mark.parametrize(
     ("console", "bar"),
     [
@@ -82,6 +91,7 @@ def test_json_lines_are_not_mixed_with_a_live_table(monkeypatch: pytest.MonkeyPa
 
 TWO_AT_ONCE = """
 import time
+from adapt.terminal.console import log_values
 from adapt.terminal.live import display
 with display("first waits", ()) as first:
     first.update({"what": "first 1"}, 1, 2)
@@ -117,6 +127,7 @@ def test_the_terminal_is_free_again_after_an_error(monkeypatch: pytest.MonkeyPat
 TABLE = """
 from rich.table import Table
 from adapt.terminal.console import log
+from adapt.terminal.console import log_values
 from adapt.terminal.live import live_table
 with live_table() as draw:
     for number in range(3):
