@@ -33,7 +33,7 @@ from adapt.merge.table import MERGERS
 from adapt.model.load import model_class
 from adapt.model.locate import INDEX, read_json, weight_files
 from adapt.model.safeguards import check_finite, quiet
-from adapt.model.size import read_header
+from adapt.model.size import current_name, read_header
 from adapt.model.tokenizer import load_config
 from adapt.runner.files import file_aside, link_or_copy, write_atomically
 from adapt.support.errors import ModelError
@@ -169,8 +169,6 @@ def write_tensor(file: BinaryIO, tensor: Tensor) -> None:
     file.write(memoryview(numbers))
 
 
-OLD = {"gamma": "weight", "beta": "bias"}
-"""Old names of layer-norm parameters, mapped to the current names."""
 Shapes = Mapping[str, tuple[int, ...]]
 """The shape of each tensor, by its name."""
 
@@ -207,8 +205,7 @@ class Names:
 
     def first(self, name: str) -> str:
         """Returns the current name of a tensor with its full prefix. For tied tensors, returns the first name."""
-        stem, dot, last = name.rpartition(".")
-        name = f"{stem}{dot}{OLD.get(last, last) if 'norm' in stem.lower() else last}"
+        name = current_name(name)
         known, prefix = self._known, f"{self._model.base_model_prefix}."
         if name not in known and prefix + name in known:
             name = prefix + name

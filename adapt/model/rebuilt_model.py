@@ -24,7 +24,7 @@ from adapt.model.load import (
 from adapt.model.locate import Pretrained, has_head, listed, model_files
 from adapt.model.packing.isolation import depends_on_later
 from adapt.model.safeguards import quiet
-from adapt.model.size import tensor_shapes
+from adapt.model.size import current_name, tensor_shapes
 from adapt.model.tokenizer import is_decoder, is_encoder, load_config, load_tokenizer
 from adapt.model.trainable import top_names
 from adapt.support.errors import ModelError
@@ -105,7 +105,7 @@ def write_with_new_top(start: Pretrained, count: int, seed: int, folder: Path) -
             continue
         tensors = load_file(file)
         for name, tensor in tensors.items():
-            inside = name.removeprefix(prefix)
+            inside = current_name(name).removeprefix(prefix)
             if inside in top and drawn[inside].shape == tensor.shape:
                 tensors[name] = drawn[inside].to(tensor.dtype).contiguous()
                 written.add(inside)

@@ -38,6 +38,8 @@ Methods such as `adapters` count the work of these modules, because each token p
 """
 EXBERT = "exbert"
 """Name, in a model's list of additions, of the smaller layers next to all layers (`adapt.model.additions.exbert`)."""
+OLD = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+"""Ends of names in old checkpoints, such as google-bert/bert-base-uncased, mapped to the current ends."""
 UNUSED = ("pooler.", "seq_relationship.")
 """Parts of names of weights that pre-training does not use."""
 REAL = {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
@@ -235,13 +237,21 @@ def _is_gated(matrices: dict[str, int], shapes: Shapes, hidden: int, inner: int)
     return any(shapes[name] in ((2 * inner, hidden), (hidden, 2 * inner)) for name in matrices)
 
 
+def current_name(name: str) -> str:
+    """Returns the name that a tensor of a checkpoint has in the loaded model, where old names are replaced."""
+    for old, new in OLD.items():
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name
+
+
 def tensor_shapes(folder: Path) -> Shapes:
-    """Returns the shapes of a checkpoint's trained tensors by name, from the headers of its weights."""
+    """Returns the shapes of a checkpoint's trained tensors by current name, from the headers of its weights."""
     shapes: Shapes = {}
     for file in weight_files(folder):
         if file.suffix == ".safetensors":
             shapes |= {
-                name: tuple(tensor["shape"])
+                current_name(name): tuple(tensor["shape"])
                 for name, tensor in read_header(file).items()
                 if tensor["dtype"] in REAL and len(tensor["shape"]) < 4 and not any(part in name for part in UNUSED)
             }

@@ -1,8 +1,10 @@
 """Writes parts of tiny random checkpoints."""
 
 import json
+import shutil
 from pathlib import Path
 
+from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertTokenizer
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(chr(c) for c in range(97, 123)), "the", "cell", "##s", "ray"]
@@ -33,6 +35,18 @@ def exchange_tokens(folder: Path) -> None:
     vocabulary = content["model"]["vocab"]
     vocabulary["model"], vocabulary["loss"] = vocabulary["loss"], vocabulary["model"]
     file.write_text(json.dumps(content))
+
+
+def copy_with_old_names(source: Path, folder: Path) -> Path:
+    """Copies a model, but gives its layer-norm parameters the names in old checkpoints, gamma and beta."""
+    shutil.copytree(source, folder)
+    ends = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    weights = {}
+    for name, tensor in load_file(source / "model.safetensors").items():
+        end = ".".join(name.split(".")[-2:])
+        weights[name.removesuffix(end) + ends.get(end, end)] = tensor
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder
 
 
 def bert_config(**settings: int) -> BertConfig:

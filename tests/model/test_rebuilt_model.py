@@ -24,6 +24,7 @@ from adapt.model.locate import Pretrained
 from adapt.model.rebuilt_model import write_with_head, write_with_new_top
 from adapt.model.tokenizer import load_tokenizer
 from adapt.support.errors import ConfigError, ModelError
+from tests.model.checkpoints import copy_with_old_names
 
 SMALL = {"vocab_size": 154, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "pad_token_id": 0}
 ENCODERS = {
@@ -103,6 +104,17 @@ def test_only_the_top_layers_and_a_pooler_get_new_weights(kind: str, tiny_bert: 
     matrices = [new[name] for name in changed if new[name].ndim == 2]
     assert all(abs(matrix.mean()) < 0.02 and 0.003 < matrix.std() < 0.05 for matrix in matrices)
     ENCODERS[kind]().from_pretrained(tmp_path / "new")
+
+
+def test_old_names_of_layer_norms_are_known_and_stay(tiny_bert: Path, tmp_path: Path) -> None:
+    old = copy_with_old_names(tiny_bert, tmp_path / "old")
+    for name, folder in {"current": tiny_bert, "new": old}.items():
+        (tmp_path / name).mkdir()
+        write_with_new_top(Pretrained(folder, tiny_bert), 1, 7, tmp_path / name)
+    current, new = (load_file(tmp_path / name / "model.safetensors") for name in ("current", "new"))
+    assert new.keys() == load_file(old / "model.safetensors").keys() != current.keys()
+    renamed = {name.replace("gamma", "weight").replace("beta", "bias"): value for name, value in new.items()}
+    assert all(torch.equal(renamed[name], value) for name, value in current.items())
 
 
 def test_the_seed_decides_the_new_weights_and_a_trained_bias_is_reset(tiny_bert: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from adapt.model.load import load_model
 from adapt.model.size import model_size
 from adapt.model.trainable import check_trained, frozen_names, frozen_summary, rate_factors, trained_share
 from adapt.support.errors import ConfigError, ModelError
+from tests.model.checkpoints import copy_with_old_names
 
 NAMES = [
     "bert.embeddings.word_embeddings.weight",
@@ -76,6 +77,16 @@ def test_names_in_headers_give_the_same_result_as_a_loaded_model(tiny_bert: Path
     assert trained_share(training, size) == pytest.approx(share, abs=0.02)
     assert frozen_summary(training, tiny_bert).startswith(f"{len(frozen)} of ")
     assert "embeddings, layers:1" in frozen_summary(training, tiny_bert)
+
+
+def test_old_names_in_headers_fit_the_patterns_that_the_loaded_model_fits(tiny_bert: Path, tmp_path: Path) -> None:
+    old, training = copy_with_old_names(tiny_bert, tmp_path / "old"), TrainingConfig(freeze=["*.LayerNorm.weight"])
+    check_trained(training, old)
+    assert frozen_summary(training, old) == frozen_summary(training, tiny_bert)
+    size = model_size(old)
+    assert size
+    assert size == model_size(tiny_bert)
+    assert trained_share(training, size) < 1
 
 
 def test_checkpoints_without_the_base_models_prefix_fit_the_same_patterns(tmp_path: Path) -> None:
