@@ -18,7 +18,7 @@ from adapt.evaluate.model_matrix import word_overlaps
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.packing.padded import document_rows, padding_of
-from adapt.model.rebuilt_model import lacks_head, write_with_head
+from adapt.model.rebuilt_model import missing_head, write_with_head
 from adapt.model.size import model_size
 from adapt.model.tokenize.piece_tokenizer import IDS
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer
@@ -79,7 +79,7 @@ class _Observer:
         self.config, self.size = config, model_size(pretrained.model)
         self.tokenizer: PreTrainedTokenizerFast = load_text_tokenizer(pretrained)
         self.quick = QuickTokenizer(self.tokenizer.backend_tokenizer)
-        self.has_head = causal or not lacks_head(pretrained.model, pretrained.trust_remote_code)
+        self.has_head = causal or not missing_head(pretrained.model, pretrained.trust_remote_code)
         self.model: PreTrainedModel = self.loaded(pretrained, causal)
 
     def loaded(self, pretrained: Pretrained, causal: bool) -> PreTrainedModel:

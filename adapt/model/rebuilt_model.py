@@ -30,19 +30,20 @@ from adapt.model.trainable import top_names
 from adapt.support.errors import ModelError
 
 
-def lacks_head(folder: Path, trust_remote_code: bool = False) -> bool:
-    """Whether a model is an encoder without a head for masked tokens, according to the names of its weights.
+def missing_head(folder: Path, trust_remote_code: bool = False) -> list[str]:
+    """Returns the names of a head's weights if a model is an encoder that has none of them, else an empty list.
 
-    Weights that are tied to the embeddings do not count.
+    The head is the head for masked tokens. Its weights that are tied to the embeddings do not count.
     """
     config = load_config(folder, trust_remote_code)
     if not is_encoder(config) or is_decoder(config) or additions_of(config):
-        return False
+        return []
     with torch.device("meta"), quiet():
         model: Any = AutoModelForMaskedLM.from_config(config, trust_remote_code=trust_remote_code)
     prefix, stored = f"{model.base_model_prefix}.", tensor_shapes(folder)
     of_head = {name for name, _ in model.named_parameters() if not name.startswith(prefix)}
-    return not any(name in stored for name in of_head - model.all_tied_weights_keys.keys())
+    own = sorted(of_head - model.all_tied_weights_keys.keys())
+    return [] if any(name in stored for name in own) else own
 
 
 def write_with_head(start: Pretrained, folder: Path) -> int:

@@ -19,7 +19,7 @@ from adapt.model.trainable import top_names
 from adapt.runner import ONE_CPU, Done, Outcome, Stage
 from adapt.runner.record import OneModel, Record
 from adapt.show.blocks import Block, TextBlock, summary
-from adapt.stage.preflight import check_weights, weight_names
+from adapt.stage.preflight import check_weights, head_missing
 from adapt.support.errors import ConfigError
 
 
@@ -68,14 +68,13 @@ class AddHead(Stage[Headed]):
                 "model.head new makes a head for masked tokens, but objective.kind is causal",
                 "leave model.head out, or choose an objective for masked tokens",
             )
-        folder = self.start.pretrained.model
+        folder, trust_remote_code = self.start.pretrained.model, self.start.pretrained.trust_remote_code
         check_weights(folder)
-        kind = str(read_json(folder / CONFIG).get("model_type"))
-        if kind not in HEADS:
+        if str(read_json(folder / CONFIG).get("model_type")) not in HEADS:
             from adapt.model import load, tokenizer  # imported here, because they load torch
 
-            load.check_direction(tokenizer.load_config(folder, self.start.pretrained.trust_remote_code), False, folder)
-        elif any(name.startswith(HEADS[kind]) for name in weight_names(folder)):
+            load.check_direction(tokenizer.load_config(folder, trust_remote_code), False, folder)
+        if not head_missing(folder, trust_remote_code):
             raise has_head(folder)
 
     def run(self, folder: Path, done: Done) -> Outcome[Headed]:

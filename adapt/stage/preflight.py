@@ -15,7 +15,16 @@ from typing import Any
 
 from adapt.config import Config, ResourcesConfig
 from adapt.merge.compatibility import vocabulary_of
-from adapt.model.architecture import HEADS, WHY, Way, check_architecture, check_detector, try_unknown, unequal_tables
+from adapt.model.architecture import (
+    HEADS,
+    PATTERNS,
+    WHY,
+    Way,
+    check_architecture,
+    check_detector,
+    try_unknown,
+    unequal_tables,
+)
 from adapt.model.locate import CONFIG, Pretrained, has_tokenizer, no_head, read_json, weight_files
 from adapt.model.size import model_size, read_header, token_table
 from adapt.model.start import Start
@@ -212,11 +221,26 @@ def _check_model(
 ) -> None:
     check_weights(model)
     kind = str(read_json(model / CONFIG).get("model_type"))
-    head = HEADS.get(kind, "")
-    if needs_head and not any(name.startswith(head) for name in weight_names(model)):
-        raise no_head(f"{model}", [f"{head}*"])
-    if (way := try_unknown(model, causal, trust_remote_code, only_earlier)) and way in WHY:
+    way = try_unknown(model, causal, trust_remote_code, only_earlier)
+    if needs_head and (missing := head_missing(model, trust_remote_code)):
+        raise no_head(f"{model}", missing)
+    if way in WHY:
         log(f"{kind} models take no packed documents: {WHY[way]}")
+
+
+def head_missing(model: Path, trust_remote_code: bool) -> list[str]:
+    """Returns names of the weights of an encoder's head if the encoder has no head, else an empty list.
+
+    The architecture is built only for model types outside of HEADS and PATTERNS, because this needs torch.
+    """
+    kind = str(read_json(model / CONFIG).get("model_type"))
+    if kind in HEADS:
+        return [] if any(name.startswith(HEADS[kind]) for name in weight_names(model)) else [f"{HEADS[kind]}*"]
+    if kind in PATTERNS:
+        return []
+    from adapt.model.rebuilt_model import missing_head
+
+    return missing_head(model, trust_remote_code)
 
 
 def check_weights(model: Path) -> None:

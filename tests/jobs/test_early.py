@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
+    AlbertConfig,
+    AlbertModel,
     BertConfig,
     BertModel,
     ConvBertForMaskedLM,
+    DebertaV2Config,
+    DebertaV2Model,
     DistilBertConfig,
     DistilBertModel,
     ElectraConfig,
@@ -20,6 +24,8 @@ from transformers import (
     FunnelForMaskedLM,
     ModernBertConfig,
     ModernBertModel,
+    MPNetConfig,
+    MPNetModel,
     RobertaConfig,
     RobertaModel,
 )
@@ -144,6 +150,9 @@ def preflight_weights(folder: Path) -> list[torch.Tensor]:
         (ElectraModel, ElectraConfig),
         (DistilBertModel, DistilBertConfig),
         (ModernBertModel, ModernBertConfig),
+        (MPNetModel, MPNetConfig),
+        (DebertaV2Model, DebertaV2Config),
+        (AlbertModel, AlbertConfig),
     ],
 )
 def test_an_encoder_without_its_head_is_refused(kind: Any, config: Any, tmp_path: Path) -> None:

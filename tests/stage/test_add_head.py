@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
+from transformers import MPNetConfig, MPNetForMaskedLM
 
 from adapt.config import Config, ModelConfig, StorageConfig
 from adapt.evaluate.measure_model import trained_on
 from adapt.job.training_jobs import dapt_stages
+from adapt.model.locate import Pretrained
+from adapt.model.start import Start
 from adapt.runner import Store, ensure
 from adapt.runner.record import load_record
 from adapt.stage.add_head import AddHead, RedrawTop
@@ -77,6 +80,19 @@ def test_what_it_cannot_do_is_refused_early(config: Config, tiny_bert: Path) -> 
         added(causal).refuse_early()
     with pytest.raises(ConfigError, match=r"head_warmup_steps trains a new head first, but model\.head is not new"):
         Context.of(replace(config, model=ModelConfig(path=str(tiny_bert), head_warmup_steps=3)))
+
+
+def test_a_head_is_found_early_in_a_model_without_a_known_name_of_the_head(tiny_bert: Path, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    model = MPNetForMaskedLM(MPNetConfig(vocab_size=50, **sizes))
+    for name, part in {"whole": model, "bare": model.mpnet}.items():
+        part.save_pretrained(tmp_path / name)
+    whole, bare = (
+        AddHead("new", False, Start(Pretrained(tmp_path / name, tiny_bert), None)) for name in ("whole", "bare")
+    )
+    bare.refuse_early()
+    with pytest.raises(ModelError, match="has a masked-language-model head"):
+        whole.refuse_early()
 
 
 def test_new_top_layers_are_a_stage_before_the_first_training(tiny_bert: Path, config: Config) -> None:
