@@ -6,53 +6,71 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import (
+    AlbertConfig,
+    AlbertModel,
     AutoModelForMaskedLM,
     BertConfig,
     BertModel,
+    DebertaV2Config,
+    DebertaV2Model,
     DistilBertConfig,
     DistilBertModel,
+    ElectraConfig,
+    ElectraModel,
     LlamaConfig,
     LlamaModel,
     ModernBertConfig,
     ModernBertModel,
+    MPNetConfig,
+    MPNetModel,
     RobertaConfig,
     RobertaModel,
 )
 
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
-from adapt.model.rebuilt_model import write_with_head, write_with_new_top
+from adapt.model.rebuilt_model import missing_head, write_with_head, write_with_new_top
 from adapt.model.tokenizer import load_tokenizer
 from adapt.support.errors import ConfigError, ModelError
 from tests.model.checkpoints import copy_with_old_names
 
 SMALL = {"vocab_size": 154, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "pad_token_id": 0}
+SIZES = {"intermediate_size": 24, "max_position_embeddings": 64}
 ENCODERS = {
-    "bert": lambda: BertModel(BertConfig(**SMALL, intermediate_size=24, max_position_embeddings=64)),
-    "roberta": lambda: RobertaModel(RobertaConfig(**SMALL, intermediate_size=24, max_position_embeddings=64)),
+    "bert": lambda: BertModel(BertConfig(**SMALL, **SIZES)),
+    "roberta": lambda: RobertaModel(RobertaConfig(**SMALL, **SIZES)),
     "distilbert": lambda: DistilBertModel(
         DistilBertConfig(vocab_size=154, dim=16, n_layers=2, n_heads=2, hidden_dim=24, max_position_embeddings=64)
     ),
     "modernbert": lambda: ModernBertModel(
         ModernBertConfig(**SMALL, intermediate_size=24, cls_token_id=2, sep_token_id=3, bos_token_id=2, eos_token_id=3)
     ),
+    "electra": lambda: ElectraModel(ElectraConfig(**SMALL, **SIZES, embedding_size=8)),
+    "deberta-v2": lambda: DebertaV2Model(
+        DebertaV2Config(**SMALL, **SIZES, relative_attention=True, pos_att_type=["p2c", "c2p"], share_att_key=True)
+    ),
+    "mpnet": lambda: MPNetModel(MPNetConfig(**SMALL, **SIZES)),
 }
+ALBERT = {"albert": lambda: AlbertModel(AlbertConfig(**SMALL, **SIZES, embedding_size=8))}
+"""An encoder whose layers share their weights, so that its top layers cannot get new ones."""
 
 
 def headless(kind: str, folder: Path, tiny_bert: Path) -> Pretrained:
     torch.manual_seed(1)
-    ENCODERS[kind]().save_pretrained(folder)
+    (ENCODERS | ALBERT)[kind]().save_pretrained(folder)
     return Pretrained(folder, tiny_bert)
 
 
-@pytest.mark.parametrize("kind", ENCODERS)
+@pytest.mark.parametrize("kind", ENCODERS | ALBERT)
 def test_layers_stay_and_the_head_shares_the_embeddings(kind: str, tiny_bert: Path, tmp_path: Path) -> None:
     start = headless(kind, tmp_path / "bare", tiny_bert)
     with pytest.raises(ModelError, match="lacks weights of its language model"):
         load_model(start.model)
+    assert missing_head(start.model)
     count = write_with_head(start, tmp_path / "new")
+    assert not missing_head(tmp_path / "new")
     model = load_model(tmp_path / "new")
-    bare = ENCODERS[kind]().from_pretrained(start.model).state_dict()
+    bare = (ENCODERS | ALBERT)[kind]().from_pretrained(start.model).state_dict()
     found = model.base_model.state_dict()
     assert all(torch.equal(found[name], value) for name, value in bare.items() if "pooler" not in name)
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
