@@ -65,6 +65,10 @@ class Handover:
     """Markdown that shows how to use the model with the libraries in `export.kinds`."""
     benchmarks: BenchmarksCompared | None = None
     """Scores on standard tasks before and after the training. None if no task is configured."""
+    new_head: bool = False
+    """Whether the training began with a random language-model head."""
+    new_layers: int = 0
+    """Number of top layers with random weights when the training began."""
 
 
 def write_model(model: Path, vectors: SentenceVectors | None, folder: Path) -> None:
@@ -192,7 +196,7 @@ def _facts(handover: Handover) -> CardFacts:
         remarks=[
             *(legibility.faults() if legibility else ()),
             *(profile.faults(config.corpus.deduplicate) if profile else ()),
-            *_random_parts(config),
+            *_random_parts(handover),
         ],
         lineage=[(stage.stage, stage.key, redact(str(stage.path))) for stage in handover.made_of],
         packages=training.packages,
@@ -221,15 +225,15 @@ def _objective_options(config: Config) -> dict[str, Any]:
     return {} if options is None else {f"{section}.{name}": value for name, value in asdict(options).items()}
 
 
-def _random_parts(config: Config) -> list[str]:
+def _random_parts(handover: Handover) -> list[str]:
     """Says which parts of the model began with random weights."""
-    top = config.model.reinitialize_top
+    top, seed = handover.new_layers, handover.config.seed
     said = (
         f"The weights of the top {top} layers were replaced with random weights before training"
-        f" (model.reinitialize_top, seed {config.seed}), so the loss before training is that of a model with random"
+        f" (model.reinitialize_top, seed {seed}), so the loss before training is that of a model with random"
         " layers"
     )
-    return [*([NEW_HEAD] if config.model.head == "new" else []), *([said] if top else [])]
+    return [*([NEW_HEAD] if handover.new_head else []), *([said] if top else [])]
 
 
 def _dropped(prepared: Mapping[str, Any]) -> dict[str, str]:

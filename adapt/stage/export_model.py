@@ -381,6 +381,8 @@ class Export(Stage[Adapted]):
             choice=choice,
             examples=examples,
             benchmarks=benchmarks,
+            new_head=self.training.has_new_head,
+            new_layers=self.training.new_layers,
         )
         write_card(handover, folder)
         text = done[self.text or self.domain].result
@@ -404,9 +406,9 @@ class Export(Stage[Adapted]):
 
     def _random_parts(self) -> str:
         """Names the parts of the model that began with random weights."""
-        model = self.config.model
-        layers = f"{model.reinitialize_top} random layers" if model.reinitialize_top else ""
-        return " and ".join(filter(None, ["a random head" if model.head == "new" else "", layers]))
+        head = "a random head" if self.training.has_new_head else ""
+        layers = f"{number} random layers" if (number := self.training.new_layers) else ""
+        return " and ".join(filter(None, [head, layers]))
 
     def _fix(self, done: Done) -> str:
         """Returns advice on what to change if training made the model worse on the text that it was trained on."""

@@ -198,6 +198,22 @@ class Train(Stage[Trained]):
         return made.start.training if isinstance(made, RedrawTop) else made
 
     @property
+    def has_new_head(self) -> bool:
+        """Whether the head has random weights when training begins, because no training run followed `model.head: new`.
+
+        A stage between that only changes the vocabulary does not train the head.
+        """
+        made: Any = self._made_by
+        if made is not None and made == self.start.vocabulary:
+            made = made.start.training
+        return self.start.head is not None and made == self.start.head
+
+    @property
+    def new_layers(self) -> int:
+        """Number of top layers with random weights when training begins (`model.reinitialize_top`)."""
+        return self.config.model.reinitialize_top if isinstance(self.start.training, RedrawTop) else 0
+
+    @property
     def head_warmup(self) -> int:
         """Number of steps in which only a new head is trained.
 

@@ -11,6 +11,7 @@ from transformers import MPNetConfig, MPNetForMaskedLM
 
 from adapt.config import Config, ModelConfig, StorageConfig
 from adapt.evaluate.measure_model import trained_on
+from adapt.job.measuring_jobs import extend
 from adapt.job.training_jobs import dapt_stages
 from adapt.model.locate import Pretrained
 from adapt.model.start import Start
@@ -18,6 +19,7 @@ from adapt.runner import Store, ensure
 from adapt.runner.record import load_record
 from adapt.stage.add_head import AddHead, RedrawTop
 from adapt.stage.context import Context
+from adapt.stage.train import Train
 from adapt.support.errors import ConfigError, ModelError
 from tests.drive import ROOT, run_forked
 from tests.samples import sentences, write
@@ -131,6 +133,20 @@ def test_only_the_first_training_warms_the_head_up(config: Config) -> None:
     first = dapt_stages(context).training
     second = dapt_stages(context.starting_from(first)).training
     assert (first.head_warmup, second.head_warmup) == (2, 0)
+
+
+def test_only_the_first_training_begins_with_random_parts(config: Config) -> None:
+    """Jobs of a chain redraw the top layers each, and a sequence redraws them once. New tokens train no head."""
+    context = Context.of(replace(config, model=replace(config.model, reinitialize_top=1)))
+    first = dapt_stages(context).training
+    second = dapt_stages(context.starting_from(first)).training
+    later = Train.of(context.starting_from(first), first.corpora)
+    assert (first.has_new_head, first.new_layers) == (True, 1)
+    assert (second.has_new_head, second.new_layers) == (False, 1)
+    assert (later.has_new_head, later.new_layers) == (False, 0)
+    extended = replace(context, start=context.start.after(extend(context), own_tokenizer=True))
+    assert dapt_stages(extended).training.has_new_head
+    assert not dapt_stages(extended.starting_from(dapt_stages(extended).training)).training.has_new_head
 
 
 @pytest.mark.heavy

@@ -54,6 +54,8 @@ class ToyText(Stage[Prepared]):
 class ToyTraining(Stage[Trained]):
     kind = "train"
     name: str
+    has_new_head: bool = False
+    new_layers: int = 0
 
     def what(self) -> Mapping[str, Any]:
         return {}
@@ -87,17 +89,20 @@ class ToyEvaluation(Stage[Evaluated]):
         return Outcome(Evaluated(texts))
 
 
-def exported(root: Path, after_mean: float = 1.6, **documents: int) -> tuple[Export, Finished[Adapted]]:
+def exported(
+    root: Path, after_mean: float = 1.6, training: ToyTraining = ToyTraining("training"), **documents: int
+) -> tuple[Export, Finished[Adapted]]:
     """Runs an export stage and returns it with its result.
 
     Args:
         root: folder of all stages.
         after_mean: mean loss after the training. The mean loss before is 2.0.
+        training: the training stage.
         documents: number of measured documents of each text, `domain` or `general`.
     """
     domain, general = ToyText("domain"), ToyText("general") if "general" in documents else None
     before, after = ToyEvaluation("before", documents, 2.0, None), ToyEvaluation("after", documents, after_mean, 0)
-    toys: Any = (domain, general, None, ToyTraining("training"), before, after)
+    toys: Any = (domain, general, None, training, before, after)
     stage = Export("physics", CONFIG, *toys, False)
     return stage, ensure(stage, Store(root))
 
@@ -147,6 +152,19 @@ def test_a_training_that_made_its_domain_worse_is_said_with_the_fix(tmp_path: Pa
     assert said[0] == f"Verdict: worse than the model it started from on your domain, beyond chance. {fix}."
     assert said[1].endswith("the training made the model worse on this text.")
     assert fix in (done.path / "README.md").read_text()
+
+
+def test_random_parts_are_named_only_for_the_training_that_began_with_them(tmp_path: Path) -> None:
+    first, later = ToyTraining("training", has_new_head=True, new_layers=2), ToyTraining("training")
+    said = []
+    for training in (first, later):
+        _, done = exported(tmp_path / str(training.new_layers), training=training, domain=50)
+        card = (done.path / "README.md").read_text()
+        said.append((done.result.verdict().reference, "random head" in card, "top 2 layers" in card))
+    assert said == [
+        ("the start model with a random head and 2 random layers", True, True),
+        ("the model it started from", False, False),
+    ]
 
 
 @pytest.mark.parametrize("documents", [0, 1])
