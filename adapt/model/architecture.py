@@ -10,14 +10,15 @@ This module imports neither torch nor transformers, so that a job can report an 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from adapt.model.additions.table import stored_additions
-from adapt.model.locate import CONFIG, TEMPLATES, TOKENIZER_CONFIG, Pretrained, read_json
+from adapt.model.locate import CONFIG, TEMPLATES, TOKENIZER_CONFIG, Pretrained, listed, read_json
 from adapt.model.size import tensor_shapes
 from adapt.support.errors import ConfigError, ModelError
 from adapt.terminal.console import log
@@ -107,6 +108,10 @@ PATTERNS: dict[str, Pattern] = {
 }
 """Names of the layers' parts, keyed by `model_type` in config.json."""
 
+SHARED_LAYERS = {"albert"}
+"""Model types whose layers share their weights."""
+_IN_LIST = re.compile(r"(.*?)\.\d+\.")
+
 HEADS = {
     "bert": "cls.predictions.",
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), "lm_head."),
@@ -166,6 +171,31 @@ def pattern_of(kind: str) -> Pattern:
             f"set method.kind to plain, or add a Pattern for {kind!r} to adapt/model/architecture.py, and a test",
         )
     return PATTERNS[kind]
+
+
+def layer_list(names: Iterable[str], kind: str) -> str:
+    """Returns the name of the list of layers of a model with `model_type` `kind`, such as `encoder.layer`.
+
+    For a model type outside of PATTERNS, this is the only list in the names of the model's parameters.
+
+    Raises:
+        ModelError: the layers share their weights, or the names contain no list or several lists.
+    """
+    if kind in PATTERNS:
+        return PATTERNS[kind].layers
+    fix = (
+        "leave out training.layer_decay, model.reinitialize_top, and layers:N in training.freeze, or choose another"
+        " model"
+    )
+    if kind in SHARED_LAYERS:
+        raise ModelError(f"the layers of {kind} models share their weights, so single layers cannot be chosen", fix)
+    lists = sorted({found[1] for name in names if (found := _IN_LIST.match(name))})
+    if len(lists) != 1:
+        several = f"several lists of modules: {listed(lists)}" if lists else "no list of modules"
+        raise ModelError(
+            f"the layers of {kind} models cannot be found, because the names of their parameters contain {several}", fix
+        )
+    return lists[0]
 
 
 def check_units(folder: Path) -> None:

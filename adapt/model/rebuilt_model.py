@@ -81,7 +81,7 @@ def write_with_new_top(start: Pretrained, count: int, seed: int, folder: Path) -
     are copied.
 
     Args:
-        start: a model of a supported architecture (`adapt.model.architecture`).
+        start: a model whose layers can be found (`adapt.model.architecture.layer_list`).
         count: number of top layers.
         seed: seed of the random weights.
         folder: folder to write. The caller must make this atomic.
@@ -91,7 +91,7 @@ def write_with_new_top(start: Pretrained, count: int, seed: int, folder: Path) -
 
     Raises:
         ConfigError: the model has fewer than `count` layers.
-        ModelError: the architecture is not supported, or the checkpoint lacks weights of these layers.
+        ModelError: the model's layers cannot be found, or the checkpoint lacks weights of these layers.
     """
     config = load_config(start.model, start.trust_remote_code)
     with torch.random.fork_rng(devices=[]), quiet():

@@ -6,12 +6,12 @@ rate. Before a model is loaded, the names are read from the headers of its weigh
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from adapt.config import TrainingConfig
-from adapt.model.architecture import PATTERNS, pattern_of
+from adapt.model.architecture import PATTERNS, layer_list
 from adapt.model.locate import CONFIG, read_json
 from adapt.model.size import IN_LAYER, TABLE, ModelSize, tensor_shapes
 from adapt.support.errors import ConfigError, nearest
@@ -26,17 +26,16 @@ def frozen_names(names: Iterable[str], kind: str, freeze: Iterable[str]) -> set[
 
     Raises:
         ConfigError: an entry matches no parameter or names more layers than there are, or all parameters are frozen.
-        ModelError: `layers:N` is used with an unsupported architecture.
+        ModelError: `layers:N` is used, and the model's layers cannot be found.
     """
     names, freeze = list(names), list(freeze)
     frozen: set[str] = set()
     for entry in freeze:
+        if asked := _LAYERS.fullmatch(entry):
+            frozen |= _lowest_layers(names, kind, int(asked[1]))
+            continue
         found = {name for name in names if _fits(name, entry, kind)}
-        if (asked := _LAYERS.fullmatch(entry)) and int(asked[1]) > (count := _layer_count(names, kind)):
-            raise ConfigError(
-                f"training.freeze has {entry}, but the model has {count} layers", f"use layers:{count} at most"
-            )
-        if not found and not (asked and int(asked[1]) == 0):
+        if not found:
             raise _fits_nothing(entry, names)
         frozen |= found
     if freeze and frozen >= set(names):
@@ -51,16 +50,16 @@ def rate_factors(names: Iterable[str], kind: str, training: TrainingConfig) -> d
     embedding_rate times layer_decay^L. All other parameters, such as the language-model head, have the factor 1.
 
     Raises:
-        ModelError: `training.layer_decay` is used with an unsupported architecture.
+        ModelError: `training.layer_decay` is used, and the model's layers cannot be found.
     """
     names, decay = list(names), training.layer_decay
-    layers = _layer_count(names, kind) if decay != 1 else 0
+    numbers = _layer_numbers(names, kind) if decay != 1 else {}
+    layers = _count(numbers)
 
     def factor(name: str) -> float:
         if is_embedding(name):
             return training.embedding_rate * decay**layers
-        number = _layer_of(name, kind) if decay != 1 else None
-        return 1.0 if number is None else decay ** (layers - 1 - number)
+        return decay ** (layers - 1 - numbers[name]) if name in numbers else 1.0
 
     return {name: factor(name) for name in names}
 
@@ -75,13 +74,13 @@ def check_trained(training: TrainingConfig, folder: Path) -> None:
 
     Raises:
         ConfigError: an entry of training.freeze matches no parameter, or all parameters are frozen.
-        ModelError: the architecture is not supported.
+        ModelError: the model's layers cannot be found.
     """
     kind = str(read_json(folder / CONFIG).get("model_type"))
     if training.freeze:
         frozen_names(tensor_shapes(folder), kind, training.freeze)
     if training.layer_decay != 1:
-        pattern_of(kind)
+        layer_list(tensor_shapes(folder), kind)
 
 
 def frozen_summary(training: TrainingConfig, folder: Path) -> str:
@@ -110,13 +109,19 @@ def trained_share(training: TrainingConfig, size: ModelSize) -> float:
 def _fits(name: str, entry: str, kind: str) -> bool:
     if entry == EMBEDDINGS:
         return is_embedding(name)
-    if asked := _LAYERS.fullmatch(entry):
-        number = _layer_of(name, kind)
-        return number is not None and number < int(asked[1])
     layers = PATTERNS[kind].layers if kind in PATTERNS else ""
     if layers and name.startswith(f"{layers}."):  # some checkpoints lack the base model's prefix
         name = f"{entry.split('.')[0]}.{name}"
     return fnmatchcase(name, entry)
+
+
+def _lowest_layers(names: list[str], kind: str, count: int) -> set[str]:
+    numbers = _layer_numbers(names, kind)
+    if count > (layers := _count(numbers)):
+        raise ConfigError(
+            f"training.freeze has layers:{count}, but the model has {layers} layers", f"use layers:{layers} at most"
+        )
+    return {name for name, number in numbers.items() if number < count}
 
 
 def top_names(names: Iterable[str], kind: str, count: int) -> set[str]:
@@ -124,28 +129,27 @@ def top_names(names: Iterable[str], kind: str, count: int) -> set[str]:
 
     Raises:
         ConfigError: the model has fewer than `count` layers.
-        ModelError: the architecture is not supported.
+        ModelError: the model's layers cannot be found.
     """
     names = list(names)
-    layers = _layer_count(names, kind)
+    numbers = _layer_numbers(names, kind)
+    layers = _count(numbers)
     if count > layers:
         raise ConfigError(
             f"model.reinitialize_top is {count}, but the model has {layers} layers", f"use {layers} at most"
         )
-    lowest = layers - count
-    above = {name for name in names if (number := _layer_of(name, kind)) is not None and number >= lowest}
+    above = {name for name, number in numbers.items() if number >= layers - count}
     return above | {name for name in names if _POOLER.search(name)}
 
 
-def _layer_of(name: str, kind: str) -> int | None:
-    """Returns the index of the layer to which a parameter belongs; None for a parameter outside of all layers."""
-    layers = re.escape(pattern_of(kind).layers)
-    found = re.search(rf"(?:^|\.){layers}\.(\d+)\.", name)
-    return int(found[1]) if found else None
+def _layer_numbers(names: list[str], kind: str) -> dict[str, int]:
+    """Returns the index of the layer of each parameter, by name. Parameters outside of the layers have no entry."""
+    in_layer = re.compile(rf"(?:^|\.){re.escape(layer_list(names, kind))}\.(\d+)\.")
+    return {name: int(found[1]) for name in names if (found := in_layer.search(name))}
 
 
-def _layer_count(names: Iterable[str], kind: str) -> int:
-    return 1 + max((number for name in names if (number := _layer_of(name, kind)) is not None), default=-1)
+def _count(numbers: Mapping[str, int]) -> int:
+    return 1 + max(numbers.values(), default=-1)
 
 
 def _fits_nothing(entry: str, names: list[str]) -> ConfigError:

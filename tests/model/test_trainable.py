@@ -1,9 +1,21 @@
 """Tests which parameters are trained and which learning rate each one has, chosen by the parameters' names."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import (
+    DebertaV2Config,
+    DebertaV2ForMaskedLM,
+    GemmaConfig,
+    GemmaForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    MPNetConfig,
+    MPNetForMaskedLM,
+    PhiConfig,
+    PhiForCausalLM,
+)
 
 from adapt.config import TrainingConfig
 from adapt.model.load import load_model
@@ -11,6 +23,7 @@ from adapt.model.size import model_size
 from adapt.model.trainable import check_trained, frozen_names, frozen_summary, rate_factors, trained_share
 from adapt.support.errors import ConfigError, ModelError
 from tests.model.checkpoints import copy_with_old_names
+from tests.model.families import BERT, DEBERTA, FAMILIES, plain
 
 NAMES = [
     "bert.embeddings.word_embeddings.weight",
@@ -53,10 +66,55 @@ def test_an_entry_that_fits_no_parameter_is_refused(entry: str, what: str, fix: 
     assert fix in caught.value.fix
 
 
-def test_layers_of_an_unknown_architecture_are_refused_and_patterns_are_not() -> None:
-    with pytest.raises(ModelError, match="layer names of mystery models are not known"):
-        frozen_names(NAMES, "mystery", ["layers:1"])
-    assert frozen_names(NAMES, "mystery", ["cls.*"]) == {NAMES[-1]}
+@pytest.mark.parametrize("family", FAMILIES)
+def test_names_show_the_same_layers_as_a_known_pattern(family: str) -> None:
+    names = [name for name, _ in plain(family).named_parameters()]
+    for count in (0, 1, 2):
+        assert frozen_names(names, "mystery", [f"layers:{count}"]) == frozen_names(names, family, [f"layers:{count}"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "layers"),
+    [
+        (DebertaV2ForMaskedLM, DebertaV2Config(**BERT, **DEBERTA), "encoder.layer"),
+        (MPNetForMaskedLM, MPNetConfig(**BERT), "encoder.layer"),
+        (GemmaForCausalLM, GemmaConfig(**BERT, num_key_value_heads=1, head_dim=8), "layers"),
+        (PhiForCausalLM, PhiConfig(**BERT), "layers"),
+    ],
+)
+def test_layers_of_other_architectures_are_found(kind: Any, config: Any, layers: str, tmp_path: Path) -> None:
+    config.vocab_size = 50
+    model = kind(config)
+    names = [name for name, _ in model.named_parameters()]
+    lowest = {name for name in names if f"{layers}.0." in name}
+    training = TrainingConfig(freeze=["layers:1"], layer_decay=0.5)
+    for part in (model, model.base_model):  # a folder without the head has names without a prefix
+        part.save_pretrained(tmp_path)
+        check_trained(training, tmp_path)
+        assert frozen_summary(training, tmp_path).startswith(f"{len(lowest)} of ")
+    assert frozen_names(names, config.model_type, ["layers:1"]) == lowest
+    factors = rate_factors(names, config.model_type, training)
+    assert {factors[name] for name in lowest} == {0.5}
+    assert {factors[name] for name in names if f"{layers}.1." in name} == {1.0}
+    assert factors[names[0]] == 0.25  # the token embeddings
+    with pytest.raises(ConfigError, match="has layers:3, but the model has 2 layers"):
+        check_trained(TrainingConfig(freeze=["layers:3"]), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "kind", "said"),
+    [
+        (["a.layers.0.w", "b.layers.0.w", "head.w"], "mystery", "contain several lists of modules: a.layers, b.layers"),
+        (["embeddings.w", "head.w"], "mystery", "contain no list of modules"),
+        (["albert.encoder.albert_layer_groups.0.w", "head.w"], "albert", "layers of albert models share their weights"),
+    ],
+)
+def test_layers_that_cannot_be_found_are_refused_and_patterns_are_not(names: list[str], kind: str, said: str) -> None:
+    with pytest.raises(ModelError, match=said) as caught:
+        frozen_names(names, kind, ["layers:1"])
+    assert "training.layer_decay" in caught.value.fix
+    assert "method.kind" not in caught.value.fix
+    assert frozen_names(names, kind, ["head.*"]) == {"head.w"}
 
 
 def test_learning_rates_decrease_with_each_lower_layer() -> None:
