@@ -46,7 +46,7 @@ from adapt.train.capacity.forecast import forecast
 from adapt.train.capacity.memory import size_of_training
 from adapt.train.checkpoints.branch import DEPENDS_ON_LENGTH, start_from_branch, start_from_phase
 from adapt.train.metric_trackers import anchored
-from adapt.train.phases import Phase, PhaseFigures, check_batches, phases_of
+from adapt.train.phases import Phase, PhaseFigures, check_batches, check_phase_warmup, known_steps, phases_of
 from adapt.train.schedule import branch_step, check_warmup, length_of, shapes_of
 from adapt.train.stopping import described, keeps_earlier, kept
 from adapt.train.training_run import CHECKPOINTS, TrainingRun
@@ -174,7 +174,9 @@ class Train(Stage[Trained]):
                 phase=phase,
                 previous=training,
             )
-        return training or whole
+        last = training or whole
+        last._check_lengths()
+        return last
 
     @property
     def phases(self) -> "tuple[Train, ...]":
@@ -311,6 +313,17 @@ class Train(Stage[Trained]):
         """Returns the disk space for checkpoints and the trained model, which is as large as the initial model."""
         branches = self.config.training.schedule == "wsd" and not self.length_matters and not self.phase
         return space_needed(folder, self.start.pretrained.model, self._kept + branches, self._copies)
+
+    def _check_lengths(self) -> None:
+        """Checks the length of each phase up to and including this one, if it is known before the texts are prepared.
+
+        Raises:
+            ConfigError: a phase is shorter than one step or than its warm-up.
+        """
+        for stage in self.phases:
+            steps = known_steps(stage.config.training, stage.phase, self.batch_examples)
+            if stage.phase and steps is not None:
+                check_phase_warmup(stage.phase, steps)
 
     @property
     def _kept(self) -> int:

@@ -8,6 +8,7 @@ and sequence length. This module loads no heavy library, because `dontstop chain
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -20,7 +21,7 @@ from adapt.method.table import method_of
 from adapt.objective.table import OBJECTIVES, reads_own_vectors
 from adapt.support.better import Less
 from adapt.support.errors import AdaptError, ConfigError, nearest
-from adapt.train.schedule import PAPER_STEPS, RunLength, warmup_steps
+from adapt.train.schedule import PAPER_STEPS, RunLength, length_of
 
 REPLACED = ("schedule", "warmup_fraction", "warmup_steps", "cooldown_fraction", "decay", "floor_fraction")
 """Fields of section training that phases replace."""
@@ -167,12 +168,38 @@ def check_phases(config: Config) -> None:
                 "train it in a job of its own, such as a stage of a chain (dontstop recipes sentence_embeddings)",
             )
         _check_streamed(config, phase)
-        fixed = replace(phase.config.training, epochs=None)
-        if phase.share is None and fixed.max_steps and (warmup := warmup_steps(fixed, 0)) > fixed.max_steps:
-            raise ConfigError(
-                f"{_place(phase.number)}: warmup_steps {warmup} is longer than the phase of {fixed.max_steps} steps",
-                f"use at most {fixed.max_steps}",
-            )
+        if phase.share is None and (steps := phase.config.training.max_steps):
+            check_phase_warmup(phase, steps)
+
+
+def known_steps(training: TrainingConfig, phase: Phase | None, batch_examples: int | None) -> int | None:
+    """Returns the number of steps of a run or phase; None if it depends on the corpus or on the model.
+
+    Args:
+        training: training settings of the run or phase.
+        phase: phase of the run; None for a run without phases.
+        batch_examples: average number of documents per step; None if a step has the configured number of sequences.
+
+    Raises:
+        ConfigError: the phase is shorter than one step.
+    """
+    if training.epochs or training.max_flops or (batch_examples and training.max_tokens):
+        return None
+    length = length_of(training, sys.maxsize)
+    return phase.steps(length) if phase else length.steps
+
+
+def check_phase_warmup(phase: Phase, steps: int) -> None:
+    """Refuses a phase of `steps` steps that would end during its warm-up.
+
+    Raises:
+        ConfigError: names the phase.
+    """
+    if (warmup := phase.config.training.warmup_steps or 0) > steps:
+        raise ConfigError(
+            f"{_place(phase.number)}: warmup_steps {warmup} is longer than the phase of {steps} steps",
+            f"use at most {steps}",
+        )
 
 
 def check_ramps(config: Config) -> None:

@@ -84,6 +84,18 @@ def test_errors_name_the_phase(config: Config) -> None:
         built(config, {"steps": 5, "weights": {"a": 1.0}})
 
 
+def test_lengths_of_shares_are_checked_before_anything_runs(config: Config) -> None:
+    """Phases as shares of a run have known lengths, unless the run's length depends on the corpus or the model."""
+    with pytest.raises(ConfigError, match="entry 2 is shorter than one step: the run has 10 steps"):
+        built(config, {"fraction": 0.99}, {}, max_steps=10)
+    warmed: list[dict[str, Any]] = [{"fraction": 0.1, "warmup_steps": 11}, {}]
+    for limit in ({"max_steps": 100}, {"max_tokens": 100 * 8 * 128}):
+        with pytest.raises(ConfigError, match="entry 1: warmup_steps 11 is longer than the phase of 10 steps"):
+            built(config, *warmed, **limit)
+    built(config, *warmed, epochs=1.0)
+    built(config, *warmed, max_steps=110)
+
+
 def test_weights_of_a_phase_choose_its_sources(config: Config) -> None:
     sources = [SourceConfig(name, paths=f"data/{name}.jsonl") for name in ("a", "b")]
     several = replace(config, corpus=replace(config.corpus, paths=[], sources=sources))
