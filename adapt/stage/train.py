@@ -47,7 +47,7 @@ from adapt.train.capacity.memory import size_of_training
 from adapt.train.checkpoints.branch import DEPENDS_ON_LENGTH, start_from_branch, start_from_phase
 from adapt.train.metric_trackers import anchored
 from adapt.train.phases import Phase, PhaseFigures, check_batches, check_phase_warmup, known_steps, phases_of
-from adapt.train.schedule import branch_step, check_warmup, length_of, shapes_of
+from adapt.train.schedule import branch_step, check_head_warmup, check_warmup, length_of, shapes_of
 from adapt.train.stopping import described, keeps_earlier, kept
 from adapt.train.training_run import CHECKPOINTS, TrainingRun
 
@@ -315,15 +315,19 @@ class Train(Stage[Trained]):
         return space_needed(folder, self.start.pretrained.model, self._kept + branches, self._copies)
 
     def _check_lengths(self) -> None:
-        """Checks the length of each phase up to and including this one, if it is known before the texts are prepared.
+        """Checks the lengths of all phases, or of a run without phases, if they are known before texts are prepared.
 
         Raises:
-            ConfigError: a phase is shorter than one step or than its warm-up.
+            ConfigError: a phase is shorter than one step or than its warm-up, or all steps train only a new head.
         """
+        total: int | None = 0
         for stage in self.phases:
             steps = known_steps(stage.config.training, stage.phase, self.batch_examples)
             if stage.phase and steps is not None:
                 check_phase_warmup(stage.phase, steps)
+            total = None if total is None or steps is None else total + steps
+        if total is not None:
+            check_head_warmup(self.head_warmup, total)
 
     @property
     def _kept(self) -> int:
@@ -343,6 +347,8 @@ class Train(Stage[Trained]):
         start, part = self.start.made(done), self._part(done)
         config, steps = part.config, part.last - part.first
         check_warmup(config.training, steps)
+        if not self.phase:
+            check_head_warmup(self.head_warmup, steps)
         branch = None if self.length_matters or self.phase else branch_step(config.training, steps)
         check_space(folder, start.model, self._kept + (branch is not None), self._copies)
         if frozen := frozen_summary(config.training, start.model):

@@ -237,3 +237,21 @@ def check_warmup(training: TrainingConfig, steps: int) -> None:
             f"training.warmup_steps {warmup} is longer than the run of {steps} steps",
             f"use at most {steps}, or a longer run",
         )
+
+
+def check_head_warmup(head_warmup: int, steps: int) -> None:
+    """Refuses a run that would train only its new head.
+
+    Args:
+        head_warmup: number of steps in which only a new head is trained. 0 if all steps train all weights.
+        steps: number of steps of the run.
+
+    Raises:
+        ConfigError: no step remains in which all weights are trained.
+    """
+    if head_warmup and head_warmup >= steps:
+        raise ConfigError(
+            f"model.head_warmup_steps is {head_warmup}, but the run has {steps} steps, so only the new head would be"
+            " trained",
+            f"use at most {steps - 1}, or a longer run",
+        )

@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from transformers import MPNetConfig, MPNetForMaskedLM
 
-from adapt.config import Config, ModelConfig, StorageConfig
+from adapt.config import Config, ModelConfig, PhaseConfig, StorageConfig
 from adapt.evaluate.measure_model import trained_on
 from adapt.job.measuring_jobs import extend
 from adapt.job.training_jobs import dapt_stages
@@ -147,6 +147,21 @@ def test_only_the_first_training_begins_with_random_parts(config: Config) -> Non
     extended = replace(context, start=context.start.after(extend(context), own_tokenizer=True))
     assert dapt_stages(extended).training.has_new_head
     assert not dapt_stages(extended.starting_from(dapt_stages(extended).training)).training.has_new_head
+
+
+def test_a_run_that_trains_only_the_new_head_is_refused(config: Config) -> None:
+    """A later training run has a trained head. The length of a run of several epochs depends on the corpus."""
+    model = replace(config.model, head_warmup_steps=4)
+    with pytest.raises(ConfigError, match=r"head_warmup_steps is 4, but the run has 4 steps") as refused:
+        dapt_stages(Context.of(replace(config, model=model)))
+    assert "use at most 3" in refused.value.fix
+    shares = replace(config.training, phases=[PhaseConfig(fraction=0.5), PhaseConfig()])
+    with pytest.raises(ConfigError, match=r"head_warmup_steps is 4, but the run has 4 steps"):
+        dapt_stages(Context.of(replace(config, model=model, training=shares)))
+    longer = Context.of(replace(config, model=model, training=replace(shares, max_steps=5)))
+    later = longer.starting_from(dapt_stages(longer).training)
+    assert dapt_stages(later.configured(replace(config, model=model))).training.head_warmup == 0
+    dapt_stages(Context.of(replace(config, model=model, training=replace(config.training, epochs=1.0))))
 
 
 @pytest.mark.heavy

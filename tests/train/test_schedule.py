@@ -20,6 +20,7 @@ from adapt.support.errors import ConfigError, DataError
 from adapt.train.schedule import (
     RunLength,
     branch_step,
+    check_head_warmup,
     check_warmup,
     learning_rate,
     length_of,
@@ -291,3 +292,10 @@ def test_a_warm_up_longer_than_the_run_is_refused() -> None:
     assert (
         rates(4, warmup_steps=0, warmup_fraction=1.0, learning_rate=1.0)[0] == 1
     )  # warmup_steps takes precedence over the fraction
+
+
+def test_a_head_warm_up_must_end_within_the_run() -> None:
+    check_head_warmup(9, 10)
+    check_head_warmup(0, 1)
+    with pytest.raises(ConfigError, match=r"model\.head_warmup_steps is 10, but the run has 10 steps"):
+        check_head_warmup(10, 10)
