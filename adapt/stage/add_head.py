@@ -161,9 +161,11 @@ class TurnDecoder(Stage[Turned]):
     name: str
     start: Start
     """The decoder to convert."""
+    tokenizer: str | None = None
+    """Digest of the tokenizer's files, if `model.tokenizer` names them. None if `start` identifies the tokenizer."""
 
     def what(self) -> Mapping[str, Any]:
-        return {"model": self.start.digest}
+        return {"model": self.start.digest, **({"tokenizer": self.tokenizer} if self.tokenizer else {})}
 
     def refuse_early(self) -> None:
         """Checks the weights. `adapt.model.architecture.check_architecture` checks that the model is a decoder."""

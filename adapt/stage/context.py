@@ -103,7 +103,7 @@ class Context:
             check(config)
         share_with_group(root_of(config))
         digests = Digests.below(root_of(config))
-        start = turned_start(config, start or first_start(config, digests))
+        start = turned_start(config, start or first_start(config, digests), digests)
         start = beside_generator(config, start, digests)
         context = cls(config, start, digests, made=made or {}, selected=selected)
         model = context.start.pretrained.model
@@ -212,7 +212,7 @@ def first_start(config: Config, digests: Digests) -> Start:
     return start.with_new_head(AddHead.of(config, start)) if config.model.head == "new" else start
 
 
-def turned_start(config: Config, start: Start) -> Start:
+def turned_start(config: Config, start: Start, digests: Digests) -> Start:
     """Returns the initial model, converted from a decoder to an encoder if `model.attention` is `bidirectional`.
 
     A decoder whose tokens already attend to earlier and later tokens is returned unchanged.
@@ -220,7 +220,9 @@ def turned_start(config: Config, start: Start) -> Start:
     is_turned = start.turned is not None or read_json(start.pretrained.model / CONFIG).get("is_causal") is False
     if config.model.attention == "own" or is_turned:
         return start
-    return start.with_turned_decoder(TurnDecoder(start.pretrained.model.name, start))
+    has_own = config.model.tokenizer and start.vocabulary is None
+    tokenizer = digests.of_all(tokenizer_files(start.pretrained.tokenizer)) if has_own else None
+    return start.with_turned_decoder(TurnDecoder(start.pretrained.model.name, start, tokenizer))
 
 
 def beside_generator(config: Config, start: Start, digests: Digests) -> Start:

@@ -17,11 +17,13 @@ from adapt.model.locate import Pretrained
 from adapt.model.start import Start
 from adapt.runner import Store, ensure
 from adapt.runner.record import load_record
-from adapt.stage.add_head import AddHead, RedrawTop
+from adapt.stage.add_head import AddHead, RedrawTop, TurnDecoder
 from adapt.stage.context import Context
+from adapt.stage.export_model import Export
 from adapt.stage.train import Train
 from adapt.support.errors import ConfigError, ModelError
 from tests.drive import ROOT, run_forked
+from tests.job.worlds import dapt_world
 from tests.samples import sentences, write
 
 
@@ -162,6 +164,33 @@ def test_a_run_that_trains_only_the_new_head_is_refused(config: Config) -> None:
     later = longer.starting_from(dapt_stages(longer).training)
     assert dapt_stages(later.configured(replace(config, model=model))).training.head_warmup == 0
     dapt_stages(Context.of(replace(config, model=model, training=replace(config.training, epochs=1.0))))
+
+
+def test_a_turned_decoder_depends_on_a_tokenizer_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stage writes the tokenizer, so text that is tokenized with it depends on the tokenizer's files, too."""
+    config = dapt_world(tmp_path, monkeypatch)
+    decoder = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "max_position_embeddings": 128}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(decoder))
+    config = replace(config, objective=replace(config.objective, kind="mntp"))
+
+    def built(tokenizer: str | None) -> tuple[TurnDecoder, Export]:
+        model = replace(config.model, attention="bidirectional", tokenizer=tokenizer)
+        export = dapt_stages(Context.of(replace(config, model=model)))
+        turned = export.training.start.turned
+        assert isinstance(turned, TurnDecoder)
+        return turned, export
+
+    def named(name: str) -> tuple[TurnDecoder, Export]:
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "tokenizer.json").write_text(name)
+        return built(str(folder))
+
+    (first, text), (second, other_text) = named("one"), named("another")
+    assert first.key != second.key
+    assert text.domain.key != other_text.domain.key
+    plain, _ = built(None)
+    assert plain.what() == {"model": plain.start.digest}
 
 
 @pytest.mark.heavy
