@@ -26,7 +26,8 @@ ALIASES = {
 """Names that architectures use for each dimension in config.json."""
 DEFAULTS = {"bert": 0.1, "roberta": 0.1, "distilbert": 0.1, "electra": 0.1, "gpt2": 0.1}
 """Default dropout of the attention weights if config.json has none, by model type."""
-TABLE = re.compile(r"(embeddings|embed_tokens|embed_positions|embed_in|wte|wpe)\.weight$")
+TABLE = re.compile(r"(embeddings|embed_tokens|embed_positions|embed_in|tokens_embed|positions_embed|wte|wpe)\.weight$")
+"""Pattern of the names of tables of embeddings. Names of openai-gpt end in `tokens_embed` and `positions_embed`."""
 IN_LAYER = re.compile(r"\.(\d+)\.")
 EXPERTS = "domain_experts"
 """Name of the submodule in which a linear layer stores its domain experts, one copy of the layer per domain. A token

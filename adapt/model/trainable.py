@@ -70,10 +70,13 @@ def is_embedding(name: str) -> bool:
 
 
 def check_trained(training: TrainingConfig, folder: Path) -> None:
-    """Checks `training.freeze` and `training.layer_decay` against the names in the headers of a model's weights.
+    """Checks `training.freeze`, `training.layer_decay` and `training.embedding_rate` against the names of weights.
+
+    The names are read from the headers of the weights.
 
     Raises:
-        ConfigError: an entry of training.freeze matches no parameter, or all parameters are frozen.
+        ConfigError: an entry of training.freeze matches no parameter, all parameters are frozen, or
+            training.embedding_rate applies to no parameter.
         ModelError: the model's layers cannot be found.
     """
     kind = str(read_json(folder / CONFIG).get("model_type"))
@@ -81,6 +84,12 @@ def check_trained(training: TrainingConfig, folder: Path) -> None:
         frozen_names(tensor_shapes(folder), kind, training.freeze)
     if training.layer_decay != 1:
         layer_list(tensor_shapes(folder), kind)
+    if training.embedding_rate != 1 and not any(map(is_embedding, tensor_shapes(folder))):
+        raise ConfigError(
+            f"training.embedding_rate is {training.embedding_rate:g}, but no weight of the {kind} model has a known"
+            " name of a table of embeddings",
+            "leave training.embedding_rate out",
+        )
 
 
 def frozen_summary(training: TrainingConfig, folder: Path) -> str:

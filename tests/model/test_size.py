@@ -7,9 +7,12 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from adapt.config import TrainingConfig
 from adapt.model.size import ModelSize, model_size, read_header
+from adapt.model.trainable import rate_factors
 from adapt.support.errors import ModelError
 from tests.model.architectures import ARCHITECTURES, HIDDEN, INNER, LAYERS, VOCABULARY, random_model
+from tests.model.tiny_families import tiny_model
 
 
 def measured(model: PreTrainedModel) -> tuple[int, int]:
@@ -46,6 +49,23 @@ def test_dimensions_are_those_of_the_model(name: str, tmp_path: Path) -> None:
     assert size.embedding_parameters == model.get_input_embeddings().weight.numel()
     assert size.gated == (name in ("modernbert", "llama", "qwen3"))
     assert size.root_mean_square == (name in ("llama", "qwen3"))
+
+
+def test_embeddings_of_openai_gpt_are_found(tmp_path: Path) -> None:
+    """The names of its tables differ from those of other decoders: tokens_embed and positions_embed."""
+    model = tiny_model("openai-gpt")
+    model.save_pretrained(tmp_path)
+    size = model_size(tmp_path)
+    assert size is not None
+    assert size.parameters == model.num_parameters()
+    assert size.embedding_parameters == model.get_input_embeddings().weight.numel()
+    layers, head = measured(model)
+    assert (size.layer_parameters, size.head_parameters) == (layers, head)
+    rates = rate_factors((name for name, _ in size.tensors), size.kind, TrainingConfig(embedding_rate=0.5))
+    assert {name for name, rate in rates.items() if rate == 0.5} == {
+        "transformer.tokens_embed.weight",
+        "transformer.positions_embed.weight",
+    }
 
 
 def size_of_embedding(model: PreTrainedModel) -> int:

@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from transformers import (
     DebertaV2Config,
     DebertaV2ForMaskedLM,
@@ -154,3 +156,14 @@ def test_checkpoints_without_the_base_models_prefix_fit_the_same_patterns(tmp_pa
     check_trained(TrainingConfig(freeze=["*.attn.*", "embeddings", "layers:1"]), tmp_path)
     with pytest.raises(ConfigError, match="matches no parameter"):
         check_trained(TrainingConfig(freeze=["transformer.h.7.*"]), tmp_path)
+
+
+def test_a_rate_of_the_embeddings_that_applies_to_no_weight_is_refused(tmp_path: Path) -> None:
+    training = TrainingConfig(embedding_rate=2.0)
+    (tmp_path / "config.json").write_text('{"model_type": "mystery"}')
+    save_file({"tokens.weight": torch.zeros(2, 2)}, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"embedding_rate is 2, but no weight of the mystery model has a known name"):
+        check_trained(training, tmp_path)
+    check_trained(TrainingConfig(), tmp_path)
+    save_file({"transformer.tokens_embed.weight": torch.zeros(2, 2)}, tmp_path / "model.safetensors")
+    check_trained(training, tmp_path)
