@@ -226,9 +226,20 @@ def _command(recipe: str, case: Case, arguments: Sequence[str]) -> str:
         DAPT: ("dapt", [*one_pass, *_unselected(case)]),
         BOTH: ("dapt", [*one_pass, *_unselected(case)]),
     }[recipe]
-    needs_head = not case.evidence.has_head and case.config.model.head != "new"
-    head = ["--model.head=new"] if needs_head else []
-    return shlex.join(["dontstop", job, *arguments, *head, *more])
+    return shlex.join(["dontstop", job, *arguments, *_of_head(recipe, case), *more])
+
+
+def _of_head(recipe: str, case: Case) -> list[str]:
+    """Returns the option with which a recipe can use a model without a language-model head. Empty if none is needed.
+
+    Discriminators are trained by replaced-token detection, which cannot use selected text, and are fine-tuned without
+    their head.
+    """
+    if case.evidence.has_head or case.config.model.head == "new":
+        return []
+    if case.model.is_detector and recipe != SELECTED:
+        return [] if recipe == AS_IT_IS else ["--objective.kind=rtd"]
+    return ["--model.head=new"]
 
 
 def _unselected(case: Case) -> list[str]:

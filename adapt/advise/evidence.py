@@ -113,6 +113,8 @@ class ModelFacts:
     """Whether the model is stored in the format of the sentence-transformers library."""
     parameters: int | None = None
     """Number of parameters; None if it is not known."""
+    is_detector: bool = False
+    """Whether the model has a head that detects replaced tokens, and no language-model head."""
 
 
 @dataclass(frozen=True)

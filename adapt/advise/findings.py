@@ -358,12 +358,22 @@ class Pretraining:
 
 PRETRAINED = {
     "bert": Pretraining("adamw", 0.9, 0.999, 1e-6, "arXiv 1810.04805, section A.2, and its code"),
+    "distilbert": Pretraining("adamw", 0.9, 0.98, 1e-6, "the code of arXiv 1910.01108"),
+    "deberta-v2": Pretraining("adamw", 0.9, 0.999, 1e-6, "arXiv 2006.03654 and its code"),
     "electra": Pretraining("adamw", 0.9, 0.999, 1e-6, "arXiv 2003.10555 and its code"),
     "roberta": Pretraining("adamw", 0.9, 0.98, 1e-6, "arXiv 1907.11692, table 9"),
     "modernbert": Pretraining("stable_adamw", 0.9, 0.98, 1e-6, "arXiv 2412.13663, table 3"),
     "llama": Pretraining("adamw", 0.9, 0.95, 1e-5, "arXiv 2307.09288, section 2.2"),
+    "qwen": Pretraining("adamw", 0.9, 0.95, 1e-8, "arXiv 2309.16609, section 2.4"),
 }
 """The published optimizer settings of families of models, keyed by `model_type` in config.json."""
+UNPUBLISHED = {
+    "xlm-roberta": "arXiv 1911.02116",
+    "mistral": "arXiv 2310.06825",
+    "qwen2": "arXiv 2407.10671",
+    "qwen3": "arXiv 2505.09388",
+}
+"""Papers that do not state the optimizer settings of a family's pre-training, keyed by `model_type`."""
 
 
 @rule(
@@ -374,6 +384,11 @@ def _head_is_missing(case: Case) -> Finding | None:
     if case.config.model.head != "new" and case.evidence.has_head:
         return None
     first = "" if case.config.model.head_warmup_steps else "; first train only the head (model.head_warmup_steps)"
+    if case.model.is_detector and case.config.model.head != "new":
+        return Finding(
+            "the model has a head that detects replaced tokens, but no language-model head: the losses above were"
+            " measured with a head of random weights, so they say nothing about the model"
+        )
     missing = "" if case.evidence.has_head else "the model has no language-model head (model.head new adds one): "
     return Finding(f"{missing}a new head has random weights, so the losses above say nothing about the model{first}")
 
@@ -401,8 +416,9 @@ def _phases_are_published(case: Case) -> Finding | None:
     if case.model.kind != "modernbert" or case.config.training.phases:
         return None
     return Finding(
-        "continue ModernBERT from a checkpoint of its stable phase, in two phases without warm-up (training.phases):"
-        " 30% masking at a constant learning rate, then 15% while the rate falls (dontstop recipes modernbert_dapt)"
+        "continue ModernBERT in two phases (training.phases): 30% masking at a constant learning rate, then 15% while"
+        " the rate falls (dontstop recipes modernbert_dapt). The checkpoint of the stable phase is a .pt file, which"
+        " must be converted to safetensors first, and needs no warm-up; the final model needs a short warm-up"
     )
 
 
@@ -430,7 +446,13 @@ DETOURS = {"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra
     "was more stable with beta2 0.98 than with 0.999 (arXiv 1907.11692, section 3.1)",
 )
 def _optimizer_differs(case: Case) -> Finding | None:
-    published = PRETRAINED.get(case.model.kind)
+    if paper := UNPUBLISHED.get(case.model.kind):
+        return Finding(
+            f"{paper} does not state with which optimizer settings {case.model.kind} models were pre-trained, so"
+            " yours cannot be compared with them"
+        )
+    # the settings of deberta-v2 are those of models pre-trained with MLM, and not those of DeBERTa-v3
+    published = None if case.model.is_detector and case.model.kind != "electra" else PRETRAINED.get(case.model.kind)
     changes = published.differences(case.config.training) if published else []
     if not published or not changes:
         return None
@@ -462,10 +484,11 @@ def _documents_are_padded(case: Case) -> Finding | None:
 
 @rule("moderate", "ELECTRA, arXiv 2003.10555; DeBERTaV3, arXiv 2111.09543")
 def _replaced_tokens_fit(case: Case) -> Finding | None:
-    if case.model.kind not in ("electra", "deberta-v2") or case.config.objective.kind == "rtd":
+    if not case.model.is_detector or case.config.objective.kind == "rtd":
         return None
+    headless = ", without model.head" if case.config.model.head == "new" else ""
     return Finding(
-        f"{case.model.kind} models are pre-trained by replaced-token detection: continue with it (objective.kind rtd)"
+        f"the model was pre-trained by replaced-token detection: continue with it (objective.kind rtd{headless})"
     )
 
 

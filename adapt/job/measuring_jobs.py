@@ -20,7 +20,7 @@ from adapt.evaluate.measurements import Unit
 from adapt.job.job_run import Job
 from adapt.job.job_text import deduplicated, domain_text, general_text, measured_general_files
 from adapt.model.additions.table import refuse_additions
-from adapt.model.architecture import PATTERNS, check_sequence_length, is_instruct
+from adapt.model.architecture import PATTERNS, check_sequence_length, is_detector, is_instruct
 from adapt.model.locate import CONFIG, read_json
 from adapt.model.size import model_size
 from adapt.model.start import Start
@@ -210,7 +210,7 @@ def facts_of(context: Context) -> ModelFacts:
     is_decoder = context.config.objective.kind == "causal"
     size = model_size(pretrained.model)
     facts = is_decoder, is_instruct(pretrained.tokenizer), context.vectors is not None
-    return ModelFacts(kind, *facts, size.parameters if size else None)
+    return ModelFacts(kind, *facts, size.parameters if size else None, is_detector(pretrained.model))
 
 
 def advice(context: Context, finished: Finished[Evidence], arguments: Sequence[str]) -> "Advice":

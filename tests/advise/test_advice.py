@@ -98,6 +98,17 @@ def test_commands_give_a_model_without_a_head_a_new_one() -> None:
     assert all(recipe.command.split()[2:4] == ["--model.path=minilm", "--model.head=new"] for recipe in found.recipes)
 
 
+def test_commands_train_a_discriminator_by_replaced_token_detection() -> None:
+    """The objective rtd refuses model.head and text that is selected from a pool."""
+    recipes = {**RECIPES, SELECTED: cost(2e3)}
+    found = recommend(case(recipes, candidates=POOL, model=ELECTRA, has_head=False), []).recipes
+    options = {recipe.name: recipe.command.split()[2:3] for recipe in found}
+    assert options[TAPT] == options[DAPT] == options[BOTH] == ["--objective.kind=rtd"]
+    assert options[AS_IT_IS] == []
+    assert options[SELECTED] == ["--model.head=new"]
+    assert not any("--model.head" in recipe.command for recipe in found if recipe.name != SELECTED)
+
+
 def test_only_the_recipe_with_selection_uses_the_pool() -> None:
     config = Config(select=SelectConfig(pool_paths="pool.jsonl"), training=TrainingConfig(max_steps=5))
     recipes = {**RECIPES, SELECTED: cost(2e3)}
@@ -137,7 +148,9 @@ def configured(**sections: Any) -> Config:
     return replace(case().config, **sections)
 
 
-MODERN, ELECTRA, DECODER = ModelFacts("modernbert"), ModelFacts("electra"), ModelFacts("llama", is_decoder=True)
+MODERN, DECODER = ModelFacts("modernbert"), ModelFacts("llama", is_decoder=True)
+ELECTRA = ModelFacts("electra", is_detector=True)
+DEBERTA_3 = ModelFacts("deberta-v2", is_detector=True)
 NEW_HEAD = configured(model=ModelConfig(head="new"))
 PHASES = configured(training=TrainingConfig(phases=[PhaseConfig(steps=1)]))
 STABLE = configured(training=TrainingConfig(optimizer="stable_adamw"))
@@ -198,9 +211,12 @@ SPEAKS: list[tuple[str, Case, Case]] = [
     ("detour_may_help", case(model=MODERN), case(model=ModelFacts("deberta-v2"))),
     ("optimizer_differs", case(model=ModelFacts("bert")), case(model=ModelFacts("roberta"))),
     ("optimizer_differs", case(model=MODERN), case(model=MODERN, config=STABLE)),
+    ("optimizer_differs", case(model=ModelFacts("deberta-v2")), case(model=DEBERTA_3)),
+    ("optimizer_differs", case(model=ModelFacts("qwen")), case(model=ModelFacts("distilbert"))),
     ("documents_are_padded", case(way="padded"), case()),
     ("documents_are_padded", case(way="by length"), case()),
     ("replaced_tokens_fit", case(model=ELECTRA), case(model=ModelFacts("bert"))),
+    ("replaced_tokens_fit", case(model=DEBERTA_3), case(model=ModelFacts("deberta-v2"))),
     ("replaced_tokens_fit", case(model=ELECTRA), case(model=ELECTRA, config=configured(objective=RTD))),
     ("instructions_are_forgotten", case(model=ModelFacts("llama", is_instruct=True)), case()),
     ("decoder_is_rewarmed", case(model=DECODER, config=PLAIN), case(model=DECODER)),
@@ -260,6 +276,26 @@ def test_the_optimizer_of_pre_training_is_named_as_options() -> None:
     modern = BY_NAME["optimizer_differs"].judge(case(model=MODERN))
     assert modern
     assert modern.reason.endswith("--training.optimizer stable_adamw")
+    for kind in ("xlm-roberta", "mistral", "qwen2", "qwen3"):
+        unknown = BY_NAME["optimizer_differs"].judge(case(model=ModelFacts(kind)))
+        assert unknown
+        assert f"does not state with which optimizer settings {kind} models were pre-trained" in unknown.reason
+        assert "--training" not in unknown.reason
+
+
+def test_a_discriminator_is_not_given_a_new_head() -> None:
+    found = BY_NAME["head_is_missing"].judge(case(model=ELECTRA, has_head=False))
+    assert found
+    assert "model.head" not in found.reason
+    again = BY_NAME["replaced_tokens_fit"].judge(case(model=ELECTRA, config=NEW_HEAD))
+    assert again
+    assert "objective.kind rtd, without model.head" in again.reason
+
+
+def test_the_checkpoint_of_modernberts_stable_phase_must_be_converted() -> None:
+    found = BY_NAME["phases_are_published"].judge(case(model=MODERN))
+    assert found
+    assert ".pt file, which must be converted to safetensors first" in found.reason
 
 
 def test_recipes_and_fields_that_advice_names_exist() -> None:
