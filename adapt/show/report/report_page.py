@@ -47,6 +47,7 @@ from adapt.show.report.trainings import (
     dropped_texts,
     exports_of,
     pretraining,
+    retrieval_on_pairs,
     selection_blocks,
     standard_evaluations,
     training_costs,
@@ -149,7 +150,7 @@ def _ran(study: Study, results: Results) -> list[Block]:
         header = ["task", "metric", "classes", "train examples", "dev", "test", "recipes", "fine-tuning runs"]
         blocks.append(Table(header, [_task(row) for row in results.rows], "Tasks"))
     if exports_of(study):
-        blocks += [pretraining(study), *standard_evaluations(study), *dropped_texts(study)]
+        blocks += [pretraining(study), *retrieval_on_pairs(study), *standard_evaluations(study), *dropped_texts(study)]
     if study.missing:
         items: list[list[Cell | str]] = [[name] for name in study.missing]
         blocks.append(Folded(f"Stages that were not run: {len(items)}", [Table(["stage"], items, words=True)]))

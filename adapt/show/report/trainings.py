@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from adapt.evaluate.measurements import NOT_MEASURED, LossChange, RetrievalChange
+from adapt.evaluate.measurements import MEASURES, NOT_MEASURED, LossChange, MeasureChange
 from adapt.runner.record import Record
 from adapt.show.blocks import (
     NONE,
@@ -16,7 +16,6 @@ from adapt.show.blocks import (
     Findings,
     Folded,
     Table,
-    interval,
     worded_interval,
 )
 from adapt.show.drawing import canvas, color, style, svg
@@ -82,11 +81,9 @@ def _counted(measured: Sequence[Entry]) -> list[FindingBlock]:
 def pretraining(study: Study) -> Table:
     """Makes a table with a row per trained model: text, length, held-out losses and cost."""
     losses = ["loss on its domain", "loss on general text", "bits per byte"]
-    has_retrieval = any(entry.result.retrieval for entry in exports_of(study))
-    retrieval = ["retrieval (nDCG@10)", "mean cosine"] if has_retrieval else []
     has_goodput = any(entry.result.goodput is not None for entry in exports_of(study))
     goodput = ["goodput"] if has_goodput else []
-    header = ["model", "text", "steps", "tokens", *losses, *retrieval, "device time", *goodput]
+    header = ["model", "text", "steps", "tokens", *losses, "device time", *goodput]
     rows: list[list[Cell | str]] = [
         [
             entry.label,
@@ -96,7 +93,6 @@ def pretraining(study: Study) -> Table:
             _loss(entry.result.losses.get("domain")),
             _loss(entry.result.losses.get("general")),
             _per_byte(entry.result.losses.get("domain")),
-            *(_retrieval(entry.result.retrieval) if has_retrieval else []),
             hours(entry.record.cost.get("device_hours")),
             *([_goodput(entry.result)] if has_goodput else []),
         ]
@@ -109,11 +105,6 @@ def pretraining(study: Study) -> Table:
     )
     if any("domain" not in entry.result.losses for entry in exports_of(study)):
         note += f" If the loss on its domain is missing, {NOT_MEASURED}."
-    if has_retrieval:
-        note += (
-            " Retrieval on pairs: before → after, with the change and its 95% interval over queries; higher is better."
-            " Mean cosine of two documents: lower means that vectors use more directions."
-        )
     if has_goodput:
         note += (
             " Goodput: time of the steps that the final model contains, divided by the time for which the devices were"
@@ -126,17 +117,6 @@ def _goodput(of: Adapted) -> Cell:
     """Returns a cell with the useful share of the held device time, and the three largest causes of lost time."""
     held = held_time_of(of)
     return Cell(f"{held.goodput:.1%}", held.losses(most=3)) if held else Cell(NONE)
-
-
-def _retrieval(of: RetrievalChange | None) -> list[Cell]:
-    """Returns the cells with nDCG@10 and the mean cosine before and after training."""
-    if of is None:
-        return [Cell(NONE), Cell(NONE)]
-    ndcg = of.measures["ndcg_at_10"]
-    ends = interval(ndcg.change.low, ndcg.change.high, "+.3f")
-    change = f"{ndcg.change.value:+.3f}" + (f" ({ends})" if ends else "")
-    cosines = f"{of.before.mean_cosine:.2f} → {of.after.mean_cosine:.2f}"
-    return [Cell(f"{ndcg.before.value:.3f} → {ndcg.after.value:.3f}", change), Cell(cosines)]
 
 
 def _corpus(study: Study, record: Record) -> Cell:
@@ -160,6 +140,42 @@ def dropped_texts(study: Study) -> list[Block]:
         "Documents are dropped before training by cleaning, as duplicates, or if they share text with evaluation sets."
     )
     return [Table(["text", "dropped", "by reason"], list(rows.values()), "Dropped documents", note)] if rows else []
+
+
+ISOTROPY = {"mean_cosine": "mean cosine", "isoscore": "IsoScore"}
+"""Names of the measures of isotropy in the table of retrieval, keyed by field."""
+
+
+def retrieval_on_pairs(study: Study) -> list[Block]:
+    """Makes a table of retrieval on the user's pairs with each trained model, before and after training."""
+    rows: list[list[Cell | str]] = [
+        [
+            entry.label,
+            *(_measure(of.measures.get(name)) for name in MEASURES),
+            *(_ends(getattr(of.before, name), getattr(of.after, name)) for name in ISOTROPY),
+            Cell(f"{of.after.queries:,}", f"{of.after.documents:,} documents"),
+        ]
+        for entry in exports_of(study)
+        if (of := entry.result.retrieval)
+    ]
+    header = ["model", *MEASURES.values(), *ISOTROPY.values(), "queries"]
+    note = (
+        "Before → after the training. The change has a 95% interval over queries, which does not include variation"
+        " between training runs; higher is better. Isotropy: if the vectors use all directions, the mean cosine of two"
+        " documents is low and IsoScore is high."
+    )
+    return [Table(header, rows, "Retrieval on pairs", note)] if rows else []
+
+
+def _measure(of: MeasureChange | None) -> Cell:
+    """Formats a measure of retrieval before and after training, with the interval of the change."""
+    if of is None:
+        return Cell(NONE)
+    return Cell(_ends(of.before.value, of.after.value), of.change.text("+.3f"))
+
+
+def _ends(before: float | None, after: float | None) -> str:
+    return NONE if before is None or after is None else f"{before:.3f} → {after:.3f}"
 
 
 def standard_evaluations(study: Study) -> list[Block]:

@@ -12,7 +12,7 @@ from adapt.show.report.study import Entry, Study
 from adapt.show.report.study_results import collect
 from adapt.show.report.task_comparison import compare_all
 from adapt.show.report.task_tables import best_recipe, reliability, score_differences, score_tables, seeds
-from adapt.show.report.trainings import pretraining
+from adapt.show.report.trainings import retrieval_on_pairs
 from tests.runner.made import made_up
 from tests.show.report.fake_studies import RECIPES, Fake, fake_study, finished
 
@@ -109,21 +109,28 @@ def test_a_reliability_diagram_joins_the_seeds(results):
     assert "Reliability" in str(best_recipe(changed, results).blocks[-1])
 
 
-def test_trainings_show_retrieval_if_one_measured_it(tmp_path):
-    """Training runs that measured no retrieval have empty cells. The columns are absent if no run measured it."""
+def test_retrieval_is_a_table_of_the_trainings_that_measured_it(tmp_path):
     estimates = [Estimate(value, value - 0.01, value + 0.01) for value in (0.3, 0.5, 0.2)]
     of = [made_up(Retrieved, mean_cosine=value) for value in (0.9, 0.4)]
-    change = RetrievalChange({"ndcg_at_10": MeasureChange(*estimates)}, *of)
+    of = [replace(of[0], isoscore=0.1), replace(of[1], isoscore=0.2, queries=1200, documents=3400)]
+    measures = {"recall_at_10": MeasureChange(*estimates), "mrr": MeasureChange(*estimates)}
+    change = RetrievalChange({**measures, "ndcg_at_10": MeasureChange(*estimates)}, *of)
+    without = RetrievalChange({"mrr": MeasureChange(*estimates)}, replace(of[0], isoscore=None), of[1])
     fake = Fake(tmp_path)
     entries = [
         Entry(name, "dapt", {}, finished(fake.record("export", name, metrics=metrics)))
-        for name, metrics in (("paired", {"retrieval": plain_values(change)}), ("plain", {}))
+        for name, metrics in (
+            ("paired", {"retrieval": plain_values(change)}),
+            ("part", {"retrieval": plain_values(without)}),
+            ("plain", {}),
+        )
     ]
-    table = pretraining(Study("s", "paired", entries))
-    place = table.header.index("retrieval (nDCG@10)")
-    assert table.header[place + 1] == "mean cosine"
-    ndcg, cosine = table.rows[0][place : place + 2]
-    assert (ndcg.text, ndcg.small) == ("0.300 → 0.500", "+0.200 (+0.190 to +0.210)")
-    assert cosine.text == "0.90 → 0.40"
-    assert [cell.text for cell in table.rows[1][place : place + 2]] == [NONE, NONE]
-    assert "retrieval (nDCG@10)" not in pretraining(Study("s", "plain", entries[1:])).header
+    (table,) = retrieval_on_pairs(Study("s", "paired", entries))
+    assert table.header == ["model", "recall@10", "MRR", "nDCG@10", "mean cosine", "IsoScore", "queries"]
+    first, second = table.rows
+    assert [(cell.text, cell.small) for cell in first[1:4]] == [("0.300 → 0.500", "+0.200 (+0.190 to +0.210)")] * 3
+    assert first[4:6] == ["0.900 → 0.400", "0.100 → 0.200"]
+    assert (first[6].text, first[6].small) == ("1,200", "3,400 documents")
+    assert [cell.text for cell in second[1:4]] == [NONE, "0.300 → 0.500", NONE]
+    assert second[5] == NONE
+    assert retrieval_on_pairs(Study("s", "plain", entries[2:])) == []
