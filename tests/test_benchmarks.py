@@ -176,6 +176,29 @@ def test_the_quick_form_measures_fewer_rounds(name: str, monkeypatch: pytest.Mon
     assert counts[0] < counts[1]  # With and without --quick, a comparison takes at least three rounds.
 
 
+def test_another_family_is_compared_with_the_trainers_best_settings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Both modes are measured on the same cases of the family. Here, dontstop is 3 times as fast as the Trainer."""
+    module: Any = importlib.import_module("benchmarks.train_throughput")
+    measured: set[tuple[str, str, str]] = set()
+
+    def apart(function: Any, *arguments: Any) -> Any:
+        if function == module.quick_precision:
+            return "fp32"
+        who = "ours" if function == module.ours.train else "peer"
+        measured.add((who, arguments[0].family, arguments[0].mode))
+        return dict.fromkeys(("tokens_per_s", "tokens_per_cpu_s"), 30.0 if who == "ours" else 10.0)
+
+    monkeypatch.setattr(module, "apart", apart)
+    file = tmp_path / "found.json"
+    arguments = ["train_throughput", "--quick", "--family", "deberta-v2", "--json", str(file)]
+    monkeypatch.setattr(sys, "argv", arguments)
+    module.main()
+    assert measured == {(who, "deberta-v2", mode) for who in ("ours", "peer") for mode in ("grouped", "lines")}
+    assert json.loads(file.read_text())["figures"] == dict.fromkeys(module.FAMILY_TARGETS, 3.0)
+
+
 # --- the page with the figures of benchmarks
 
 
