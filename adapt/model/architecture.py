@@ -418,7 +418,7 @@ def not_an_encoder(name: str, folder: Path, decoder: bool) -> ModelError:
     return ModelError(
         f"{folder} holds a {name}, but masked language modelling needs an encoder",
         "set model.path to an encoder with a masked-LM head, such as BERT, RoBERTa or ModernBERT"
-        + (", or objective.kind to causal" if decoder else ""),
+        + (", or objective.kind to causal and leave out model.head, which is for encoders" if decoder else ""),
     )
 
 

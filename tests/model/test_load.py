@@ -169,7 +169,7 @@ def test_decoder_is_refused_for_masked_language_modelling(tmp_path: Path) -> Non
     GPT2LMHeadModel(gpt2_config()).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="GPT2LMHeadModel, but masked language modelling needs an encoder") as caught:
         load_model(tmp_path)
-    assert "objective.kind to causal" in caught.value.fix
+    assert "objective.kind to causal and leave out model.head" in caught.value.fix
 
 
 def test_encoder_is_refused_for_causal_language_modelling(bert: Path) -> None:
