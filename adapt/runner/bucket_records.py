@@ -138,7 +138,7 @@ class BucketRecords:
                         index[place], reads[place] = entry, read
             self._write(index)
             if len(reads.keys() - packed.keys()) >= _MANY:
-                self._pack(reads)
+                self._pack({**packed, **reads})
             self._looked = time.monotonic()
 
     def look(self, kind: str, key: str) -> None:

@@ -195,6 +195,24 @@ def test_a_new_machine_reads_many_records_at_once(
     assert s3.requests()["GET"] == 2
 
 
+def test_a_machine_that_knows_packed_records_keeps_them_in_the_pack(
+    s3: Server, machine: Machine, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_records, "_MANY", 2)
+    ensure(toys.diamond(runs), machine("one"))
+    two = machine("two")
+    assert len(list(two.records())) == 4  # read from the pack
+    monkeypatch.setattr(bucket_records, "_MANY", 100)
+    for number in range(2):  # these records are not packed
+        ensure(single(lambda folder, done: Outcome(ToyResult()), number=number), machine("three"))
+    monkeypatch.setattr(bucket_records, "_MANY", 2)
+    forget(two)
+    assert len(list(two.records())) == 6  # reads the two new records one by one, and packs them
+    s3.faults()
+    assert len(list(machine("four").records())) == 6
+    assert s3.requests()["GET"] == 2
+
+
 def test_a_record_that_a_stranger_changed_is_named(
     machine: Machine, runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
