@@ -180,7 +180,7 @@ class BucketRecords:
         values = _translated(json.loads(record.to_json()), str(self._root), self._bucket.address.url())
         values["run"] = run
         with self._lock:
-            lease.check()
+            lease.check(is_patient=True)
             body = (json.dumps(values, indent=2) + "\n").encode()
             try:
                 etag = self._bucket.put(_object(place), body, ABSENT)

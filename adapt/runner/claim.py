@@ -93,7 +93,7 @@ class Uploads:
         is_whole = last.whole in ("", self.run) or not self._awaited
         if is_whole:
             self._awaited = None
-        self._lease.note(CopyState(self._mirror.id, self.run if is_whole else last.whole, self.run))
+        self._lease.note(CopyState(self._mirror.id, self.run if is_whole else last.whole, self.run), is_patient=True)
 
     def _copy(self, run: str) -> None:
         """Replaces the folder with the files of a run, all at once."""
@@ -164,7 +164,7 @@ class Uploads:
         if self._passing.acquire(timeout=longest_wait_s):
             try:
                 if not self._is_over:
-                    self._pass(is_growing)
+                    self._pass(is_growing, is_patient=not is_growing and longest_wait_s < 0)
             finally:
                 self._passing.release()
 
@@ -178,7 +178,7 @@ class Uploads:
                     stamps[inner.as_posix()] = _stamp(file)
         return stamps
 
-    def _pass(self, is_growing: bool) -> None:
+    def _pass(self, is_growing: bool, is_patient: bool) -> None:
         stamps = self._stamps()
         changed = [name for name, stamp in stamps.items() if self._sent.get(name) != stamp]
         if is_growing:
@@ -187,12 +187,12 @@ class Uploads:
         else:
             ready = changed
         with ThreadPoolExecutor(_THREADS) as threads:
-            for _ in threads.map(lambda name: self._send(name, stamps[name], is_growing), ready):
+            for _ in threads.map(lambda name: self._send(name, stamps[name], is_growing, is_patient), ready):
                 pass
         before, self._missing = self._missing, self._sent.keys() - stamps.keys()
         if len(ready) == len(changed):
             if self._awaited is not None:
-                self._lease.note(CopyState(self._mirror.id, self.run, self.run))
+                self._lease.note(CopyState(self._mirror.id, self.run, self.run), is_patient)
                 self._awaited = None
             # a file counts as deleted if two passes miss it, because a list may miss a file that is being renamed
             gone = self._missing & before if is_growing else self._missing
@@ -202,12 +202,12 @@ class Uploads:
                 self._etags.pop(name, None)
         if ready:
             self._write_state()
-        self.send_log()
+        self.send_log(is_patient)
 
     def _is_ready(self, name: str, stamp: str, seen: str | None) -> bool:
         return seen == stamp or int(stamp.partition(":")[0]) <= _SMALL or name in (self._awaited or ())
 
-    def _send(self, name: str, stamp: str, is_growing: bool) -> None:
+    def _send(self, name: str, stamp: str, is_growing: bool, is_patient: bool) -> None:
         file, target = self._folder / name, self._object(name)
         try:
             self._etags[name] = self._bucket.upload(target, file, self._etags.get(name, ABSENT))
@@ -216,7 +216,7 @@ class Uploads:
                 raise
             return  # the stage deleted the file after it was listed
         except ConflictError:
-            self._lease.check()  # only the holder of the lease may replace an object that it did not write
+            self._lease.check(is_patient)  # only the holder of the lease may replace an object that it did not write
             there = self._bucket.objects(target).get(target)
             self._etags[name] = self._bucket.upload(target, file, there.etag if there else ABSENT)
         self._sent[name] = stamp
@@ -228,11 +228,11 @@ class Uploads:
             with suppress(StorageError):  # an error is ignored, because objects that are not deleted do no harm
                 self._bucket.delete(self._bucket.objects(self._object("")))
 
-    def send_log(self) -> None:
-        """Uploads the log of the stage if it has changed."""
+    def send_log(self, is_patient: bool = False) -> None:
+        """Uploads the log of the stage if it has changed. See `Lease.check`."""
         with suppress(OSError):  # the log may be missing
             if (stamp := _stamp(self._log)) != self._log_stamp:
-                self._lease.check()  # all runs write the log to the same object, so the lease must be valid
+                self._lease.check(is_patient)  # all runs write the log to the same object, so the lease must be valid
                 self._bucket.upload(self._log.relative_to(self._mirror.root).as_posix(), self._log, None)
                 self._log_stamp = stamp
 
@@ -244,7 +244,7 @@ class Uploads:
         """
         listed = {self._object(name) for name in record.outputs}
         begin = self._object("")
-        self._lease.check()  # if another run has taken over the lease, its objects must stay
+        self._lease.check(is_patient=True)  # if another run has taken over the lease, its objects must stay
         names = self._bucket.objects(f"{self._name}/").keys() - listed
         self._bucket.delete(
             name
@@ -252,7 +252,7 @@ class Uploads:
             if not (name.startswith(begin) and (self._folder / name.removeprefix(begin)).exists())
         )
         (self._folder / _STATE_FILE).unlink(missing_ok=True)
-        self.send_log()
+        self.send_log(is_patient=True)
 
     def _read_state(self) -> dict[str, tuple[str, str]]:
         try:

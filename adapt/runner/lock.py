@@ -170,20 +170,25 @@ class Lease:
         progress: CopyState,
         is_restart: bool,
     ) -> None:
-        self._bucket, self._name, self._etag, self._content = bucket.hasty(_RENEW_S), name, etag, content
+        self._bucket, self._hasty = bucket, bucket.hasty(_RENEW_S)
+        self._name, self._etag, self._content = name, etag, content
         self.progress, self.is_restart = progress, is_restart
         self._lock = threading.Lock()
         self._is_lost = False
 
-    def note(self, progress: CopyState) -> None:
-        """Stores in the lease where the newest files of the stage are, for the next holder."""
+    def note(self, progress: CopyState, is_patient: bool = False) -> None:
+        """Stores in the lease where the newest files of the stage are, for the next holder. See `check`."""
         with self._lock:
             self.progress = progress
             self._content.update(progress._asdict())
-        self.check()
+        self.check(is_patient)
 
-    def check(self) -> None:
+    def check(self, is_patient: bool = False) -> None:
         """Renews the lease.
+
+        Args:
+            is_patient: whether to wait for a store that cannot be reached as long as other requests do. Otherwise,
+                waits for as long as the time between two renewals.
 
         Raises:
             StorageError: another process has taken the lease over, or the store cannot be reached.
@@ -191,7 +196,7 @@ class Lease:
         with self._lock:
             if not self._is_lost:
                 self._content["beat"] = int(self._content["beat"]) + 1
-                self._write(_text(self._content))
+                self._write(_text(self._content), self._bucket if is_patient else self._hasty)
             if self._is_lost:
                 raise StorageError(
                     f"the lease {self._bucket.address.url(self._name)} was lost: this process could not renew it for "
@@ -199,14 +204,14 @@ class Lease:
                     "nothing was overwritten; run the same command again to use the other run's result",
                 )
 
-    def _write(self, body: bytes) -> None:
+    def _write(self, body: bytes, bucket: S3Bucket) -> None:
         """Replaces the lease's object. Marks the lease as lost if another process replaced or deleted the object."""
         for _ in range(2):
             try:
-                self._etag = self._bucket.put(self._name, body, self._etag)
+                self._etag = bucket.put(self._name, body, self._etag)
                 return
             except ConflictError:  # a renewal whose answer was lost may have reached the store nevertheless
-                there = self._bucket.get(self._name)
+                there = bucket.get(self._name)
                 if there is None or str(self._content["id"]).encode() not in there.body:
                     break
                 self._etag = there.etag
@@ -233,7 +238,7 @@ class Lease:
         with self._lock:
             if not self._is_lost:
                 try:
-                    self._write(" ".join(self.progress).encode())
+                    self._write(" ".join(self.progress).encode(), self._hasty)
                 except StorageError as error:
                     log(f"a lease could not be released and expires in {LEASE_S:.0f} s: {error.what}")
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,9 +32,11 @@ class Objects:
     def __init__(self) -> None:
         self.address, self.stored = Address("tests", "runs"), dict[str, tuple[bytes, str]]()
         self.breaks_at, self._count = "", 0
+        self.is_down = False
+        """Whether the store cannot be reached for a minute: requests that do not wait for this long fail."""
 
-    def hasty(self, patience_s: float) -> "Objects":
-        return self
+    def hasty(self, patience_s: float) -> "Hasty":
+        return Hasty(self)
 
     def put(self, name: str, body: bytes, replaces: str | None) -> str:
         there = self.stored.get(name, (b"", ""))[1]
@@ -70,6 +73,18 @@ class Objects:
     def delete(self, names: Iterable[str]) -> None:
         for name in list(names):
             self.stored.pop(name, None)
+
+
+class Hasty:
+    """The same bucket for requests that wait only for seconds."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+
+    def __getattr__(self, name: str) -> Any:
+        if self._objects.is_down:
+            raise StorageError("the store cannot be reached", "")
+        return getattr(self._objects, name)
 
 
 @pytest.fixture
@@ -146,6 +161,25 @@ def result(machine: Machine) -> dict[str, str]:
     return machine.files()
 
 
+def test_an_outage_of_a_minute_does_not_fail_a_stage(objects: Objects, machines: list[Machine]) -> None:
+    """The store is down whenever the stage begins, commits and cleans, and no upload waits before these requests."""
+    one, two, _ = machines
+    log = one.mirror.root / "logs" / "train" / f"{one.folder.name}.jsonl"
+    log.parent.mkdir(parents=True)
+    claim = one.claim(one.take())
+    objects.is_down = True
+    with claim.begin([]):
+        objects.is_down = False
+        one.write(x="text")
+        claim._uploads.send(is_growing=False)
+        objects.is_down = True
+        log.write_text("finished")
+        claim.commit(one.record())
+        claim.clean(one.record())
+    assert result(two) == {"x": "text"}
+    assert objects.stored[f"logs/train/{one.folder.name}.jsonl"][0] == b"finished"
+
+
 def test_a_record_that_arrives_after_the_takeover_has_its_own_files(objects: Objects, machines: list[Machine]) -> None:
     """The first run is suspended between its last check of the lease and the request that creates the record."""
     one, two, three = machines
@@ -158,7 +192,7 @@ def test_a_record_that_arrives_after_the_takeover_has_its_own_files(objects: Obj
             assert two.files() == {"model": "of one", "x": "same"}
             two.write(model="of two")
             second._uploads.send(is_growing=False)
-            first._lease.check = lambda: None  # type: ignore[method-assign]
+            first._lease.check = lambda is_patient=False: None  # type: ignore[method-assign]
             first.commit(one.record())
             with pytest.raises(StorageError, match="another run finished"), second.running():
                 second.commit(two.record())
