@@ -230,10 +230,16 @@ _GCS_OPTION, _SOCKET_OPTION = "--gcs-address=", "--raylet_socket_name="
 """Options in a raylet's command line that name its control store and its socket."""
 _OURS = f"/{FOLDER_PREFIX}"
 _TIMEOUT_S = 5.0
-Access = Literal["open", "token", "client", "TLS"]
-"""Answer of a server to a call without a token: the control store answers (`open`) or requires a token (`token`), or a
-server without a control store, such as Ray Client's, answers (`client`). `TLS`: the server was not asked, because the
-cluster uses certificates."""
+Access = Literal["open", "token", "open client", "token client", "TLS"]
+"""Answer of a server to a call without a token: the control store answers (`open`) or requires a token (`token`), or
+the server of Ray Client does so (`open client`, `token client`). `TLS`: the server was not asked, because the cluster
+uses certificates."""
+_CLUSTER_ID = "/ray.rpc.NodeInfoGcsService/GetClusterId"
+_PING = "/ray.rpc.RayletDriver/ClusterInfo", b"\x08\x06"
+"""Method of Ray Client's server that answers before a client has connected, and its request (`type: PING`).
+
+The server checks tokens only in calls of methods that it knows.
+"""
 _HERE = "unset RAY_ADDRESS (or set resources.address to null) to start Ray on this machine"
 
 
@@ -320,17 +326,17 @@ def access_at(host: str, port: int, field: str, timeout_s: float = _TIMEOUT_S) -
 
     code, said = None, ""
     for _ in range(_ATTEMPTS):
-        with grpc.insecure_channel(place, options=[("grpc.enable_http_proxy", 0)]) as channel:
-            try:
-                channel.unary_unary("/ray.rpc.NodeInfoGcsService/GetClusterId")(b"", timeout=timeout_s)
-            except grpc.RpcError as error:
-                code, said = error.code(), error.details() or ""
-            else:
-                return "open"
+        code, said = _call(place, _CLUSTER_ID, b"", timeout_s)
+        if code == grpc.StatusCode.OK:
+            return "open"
         if code == grpc.StatusCode.UNAUTHENTICATED:
             return "token"
-        if code == grpc.StatusCode.UNIMPLEMENTED:
-            return "client"
+        if code == grpc.StatusCode.UNIMPLEMENTED:  # the server is not a control store, but may be Ray Client's
+            code, said = _call(place, *_PING, timeout_s)
+            if code == grpc.StatusCode.OK:
+                return "open client"
+            if code == grpc.StatusCode.UNAUTHENTICATED:
+                return "token client"
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         raise ClusterError(
             f"the server at {place} ({field}) did not answer {_ATTEMPTS} calls within {timeout_s:g} s each",
@@ -343,19 +349,41 @@ def access_at(host: str, port: int, field: str, timeout_s: float = _TIMEOUT_S) -
     )
 
 
+def _call(place: str, method: str, request: bytes, timeout_s: float) -> tuple[Any, str]:
+    """Calls a method of a gRPC server without a token. Returns the status code of the answer, and its explanation."""
+    import grpc
+
+    with grpc.insecure_channel(place, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            channel.unary_unary(method)(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            return error.code(), error.details() or ""
+    return grpc.StatusCode.OK, ""
+
+
 def _place(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def check_token_required(host: str, port: int, field: str) -> None:
-    """Checks that a control store requires a token, or that the user has set RAY_AUTH_MODE to `disabled`."""
+def check_token_required(host: str, port: int, field: str, is_client: bool = False) -> None:
+    """Checks that a cluster requires a token, or that the user has set RAY_AUTH_MODE to `disabled`.
+
+    Args:
+        host: host name or IP address, without brackets.
+        port: port of the cluster's control store, or of its server of Ray Client.
+        field: name of the option or variable with the address, for messages.
+        is_client: whether the server may be that of Ray Client.
+
+    Raises:
+        ClusterError: the cluster requires no token, or the server is another server.
+    """
     access = access_at(host, port, field)
-    if access == "client":
+    if access.endswith("client") and not is_client:
         raise ClusterError(
-            f"the server at {_place(host, port)} ({field}) is not Ray's control store, but may be Ray Client's server",
+            f"the server at {_place(host, port)} ({field}) is not Ray's control store, but Ray Client's server",
             f"set {field} to the head's address with port 6379, or write ray:// before the address of Ray Client",
         )
-    if access == "open" and os.environ.get("RAY_AUTH_MODE") != "disabled":
+    if access.startswith("open") and os.environ.get("RAY_AUTH_MODE") != "disabled":
         raise ClusterError(
             f"the cluster at {_place(host, port)} ({field}) asks for no token, so everybody who can reach its ports"
             " can run code on it",
@@ -375,10 +403,7 @@ def join(address: str, field: str, node: str | None) -> None:
     """
     ray = ray_library()
     host, port = endpoint(address, field)
-    if "://" in address:  # an address with a scheme is the server of Ray Client, not the control store
-        access_at(host, port, field)
-    else:
-        check_token_required(host, port, field)
+    check_token_required(host, port, field, is_client="://" in address)
     log(f"joining the Ray cluster at {address}")
     scheme, separator, _ = address.rpartition("://")
     place = scheme + separator + _place(host, port)
