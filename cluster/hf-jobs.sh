@@ -7,7 +7,8 @@
 #   cluster/hf-jobs.sh my_chain.yaml s3://BUCKET/runs
 #   FLAVOR=a100-large TIMEOUT=2d cluster/hf-jobs.sh my_chain.yaml s3://BUCKET/runs --dry-run
 #
-# Options after the bucket are those of `hf jobs run`. `hf jobs hardware` lists flavors.
+# AWS_DEFAULT_REGION, AWS_ENDPOINT_URL and AWS_SESSION_TOKEN are passed on if they are set. Keys with a session token must
+# be valid until the job ends. Options after the bucket are those of `hf jobs run`. `hf jobs hardware` lists flavors.
 set -euo pipefail
 chain="${1:?name the chain file}" root="${2:?name the storage root, such as s3://BUCKET/runs}"
 shift 2
@@ -27,7 +28,9 @@ git ls-files -z --cached --others --exclude-standard -- . ':!docs' ':!tests' | x
 
 hf jobs run --flavor "${FLAVOR:-a10g-large}" --timeout "${TIMEOUT:-1d}" --attempts "${ATTEMPTS:-3}" \
     --label project=dontstop --secrets HF_TOKEN --secrets AWS_ACCESS_KEY_ID --secrets AWS_SECRET_ACCESS_KEY \
-    --secrets DONTSTOP_KEY ${AWS_ENDPOINT_URL:+--env "AWS_ENDPOINT_URL=$AWS_ENDPOINT_URL"} \
+    --secrets DONTSTOP_KEY ${AWS_SESSION_TOKEN:+--secrets AWS_SESSION_TOKEN} \
+    ${AWS_DEFAULT_REGION:+--env "AWS_DEFAULT_REGION=$AWS_DEFAULT_REGION"} \
+    ${AWS_ENDPOINT_URL:+--env "AWS_ENDPOINT_URL=$AWS_ENDPOINT_URL"} \
     --volume "$files:/project:ro" "$@" python:3.11.13-bookworm \
     bash -c 'cp -r /project /tmp/project && cd /tmp/project && make node &&
         exec .venv/bin/python jobs/chain.py run "$0" --storage.root "$1"' "$chain" "$root"

@@ -278,6 +278,16 @@ def test_hugging_face_accepts_the_job_and_shows_no_secret(tmp_path: Path) -> Non
     assert "value-of-" not in said
 
 
+def test_a_hugging_face_job_gets_session_token_and_region_if_they_are_set(tmp_path: Path) -> None:
+    variables = {"AWS_SESSION_TOKEN": "value-of-token", "AWS_DEFAULT_REGION": "eu-north-1"}
+    done = hf_job(tmp_path, "study.yaml", "s3://bucket/runs", "--dry-run", **variables)
+    assert "AWS_SESSION_TOKEN=***" in done.stdout
+    assert "AWS_DEFAULT_REGION=eu-north-1" in done.stdout
+    done = hf_job(tmp_path, "study.yaml", "s3://bucket/runs", "--dry-run")
+    assert "AWS_SESSION_TOKEN" not in done.stdout
+    assert "AWS_DEFAULT_REGION" not in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "variables", "named"),
     [
