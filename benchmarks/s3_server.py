@@ -34,6 +34,7 @@ ERRORS = {
     "fail": ("500 Internal Server Error", "InternalError"),
     "denied": ("403 Forbidden", "AccessDenied"),
     "expired": ("400 Bad Request", "ExpiredToken"),
+    "wrong clock": ("403 Forbidden", "RequestTimeTooSkewed"),
     "lacks": ("501 Not Implemented", "NotImplemented"),
 }
 """Error responses that the server can send instead of handling a request: status line and code."""
@@ -44,8 +45,9 @@ class Faults:
 
     The faults are a dictionary. `kind` is a key of ERRORS, or says when the connection breaks: `cut request` after half
     of the request's body, `lose answer` after the request was handled, and `cut answer` after half of the response.
-    `every` is a number n: each n-th request whose method is in `methods` gets the fault. `unconditional` is whether the
-    server ignores the conditions of writes, and `date_shift_s` is the error of the server's clock [s].
+    `every` is a number n: each n-th request whose method is in `methods` gets the fault. With `access_key`, only
+    requests that are signed with this key count. `unconditional` is whether the server ignores the conditions of
+    writes, and `date_shift_s` is the error of the server's clock [s].
     """
 
     def __init__(self, app: Callable[..., Iterable[bytes]]) -> None:
@@ -60,6 +62,7 @@ class Faults:
         with self._counting:
             self._handled[method] += 1
             is_hit = "kind" in faults and method in faults.get("methods", ["GET", "PUT", "POST", "DELETE", "HEAD"])
+            is_hit = is_hit and faults.get("access_key", "") in environ.get("HTTP_AUTHORIZATION", "")
             self._seen += is_hit
             is_hit = is_hit and self._seen % faults.get("every", 1) == 0
         kind = faults.get("kind") if is_hit else None

@@ -144,17 +144,48 @@ def test_a_store_without_permission_or_conditions_is_named(bucket: S3Bucket, s3:
 
 
 def test_requests_go_on_when_expired_credentials_are_renewed(
-    bucket: S3Bucket, s3: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    bucket: S3Bucket, s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    file, said = tmp_path / "credentials", list[str]()
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+
+    def write(key: str) -> None:
+        file.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = secret\n")
+
+    def renew(message: str) -> None:
+        said.append(message)
+        write("NEWKEY")
+
+    write("OLDKEY")
     bucket.put("x", b"before", None)
-    s3.faults(kind="expired")
+    s3.faults(kind="expired", access_key="OLDKEY")
     monkeypatch.setattr(module, "_SILENT_S", 0.0)
-    timer = threading.Timer(0.5, s3.faults)
-    timer.start()
+    monkeypatch.setattr(module, "log", renew)
+    monkeypatch.setattr(bucket, "_patience_s", 60.0)
     bucket.put("y", b"after", ABSENT)
-    timer.join()
-    assert "ExpiredToken" in (said := capsys.readouterr().err)
-    assert "renew the credentials" in said
+    assert "ExpiredToken" in said[0]
+    assert "renew the credentials" in said[0]
+    assert set(bucket.objects("")) == {"x", "y"}
+
+
+def test_requests_go_on_when_the_clock_of_this_machine_is_set(
+    bucket: S3Bucket, s3: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    def set_clock(message: str) -> None:
+        said.append(message)
+        s3.faults()
+
+    bucket.put("x", b"before", None)
+    s3.faults(kind="wrong clock")
+    monkeypatch.setattr(module, "_SILENT_S", 0.0)
+    monkeypatch.setattr(module, "log", set_clock)
+    bucket.put("y", b"after", ABSENT)
+    assert "RequestTimeTooSkewed" in said[0]
+    assert "set the clock of this machine" in said[0]
     assert set(bucket.objects("")) == {"x", "y"}
 
 
