@@ -4,9 +4,9 @@
 stages, and a chain in which each stage reads the previous one. `plan_10k_cpu_s` is the CPU time of planning the
 finished chain again. The disk adds the time of five flushes per stage, which is in the details.
 
-No GPU was measured here. The estimate for a step takes the time of the arithmetic from a published utilization (MFU),
-and adds the time of the communication, without overlap and without latency (`step_seconds`). The table is in
-docs/develop/scale.md.
+The estimate for a step takes the time of the arithmetic from a published utilization (MFU), and adds the time of the
+communication, without overlap and without latency (`step_seconds`). docs/develop/scale.md has the table, and the MFU of
+this project on an H200.
 """
 
 import io
@@ -36,7 +36,7 @@ class Gpu:
     """Dense bf16 rate (NVIDIA A100 datasheet) [FLOP/s]."""
     mfu: float = 0.4256
     """Model FLOPs utilization of MPT-125M with rows of 512 tokens on 8 GPUs (mosaicml/llm-foundry,
-    scripts/train/benchmarking). The MFU of this project was not measured."""
+    scripts/train/benchmarking). docs/develop/scale.md compares it with the MFU of this project."""
     per_machine: int = 8
     inside: float = 300e9
     """Rate of NVLink in one direction (NVIDIA A100 datasheet: 600 GB/s in both) [bytes/s]."""
