@@ -194,6 +194,26 @@ class S3Bucket:
                 log(f"the parts of a failed upload to {self.address.url()} could not be removed: {reason_of(error)}")
             raise
 
+    def abort_uploads(self, prefix: str) -> None:
+        """Deletes the parts of unfinished uploads, which are invisible but cost money.
+
+        If the store denies this, the parts remain until the bucket's lifecycle rule removes them.
+
+        Args:
+            prefix: beginning of the names of the objects.
+        """
+
+        def abort(client: Any) -> None:
+            where = {"Bucket": self.address.bucket, "Prefix": self.address.key(prefix)}
+            for page in client.get_paginator("list_multipart_uploads").paginate(**where):
+                for each in page.get("Uploads", ()):
+                    client.abort_multipart_upload(Bucket=where["Bucket"], Key=each["Key"], UploadId=each["UploadId"])
+
+        try:
+            self._call(f"abort uploads to {self.address.url(prefix)}", abort)
+        except StorageError as error:
+            log(f"parts of killed uploads may remain: {error.what}")
+
     def download(self, name: str, file: Path) -> bool:
         """Writes an object to a local file. Returns whether the object exists."""
 

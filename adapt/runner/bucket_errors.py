@@ -100,7 +100,8 @@ def awaited(address: Address, doing: str, error: Exception) -> str:
     if code in ("AccessDenied", "403", "AllAccessDisabled", "Forbidden", "MethodNotAllowed"):
         raise StorageError(
             f"cannot {doing}: access is denied",
-            "allow s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket, or point storage.root elsewhere",
+            "allow s3:GetObject, s3:PutObject, s3:DeleteObject, s3:ListBucket, s3:AbortMultipartUpload and"
+            " s3:ListBucketMultipartUploads, or point storage.root elsewhere",
         ) from error
     if code == "RequestTimeTooSkewed":
         return "set the clock of this machine, which differs from the store's by over 15 minutes"

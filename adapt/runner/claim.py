@@ -79,6 +79,8 @@ class Uploads:
         files are newer, and stay unchanged.
         """
         last = self._lease.progress
+        if last.run:
+            self._bucket.abort_uploads(f"{self._name}/")  # large files whose upload was interrupted by a kill
         if last.mirror in ("", self._mirror.id) and self._folder.is_dir():
             if last.run and self._lease.is_restart:  # continues the last run, which has ended, under the same name
                 self.run = last.run

@@ -11,7 +11,7 @@ from adapt.runner import bucket as module
 from adapt.runner.bucket import ABSENT, S3Bucket
 from adapt.runner.bucket_errors import Address, ConflictError, awaited
 from adapt.support.errors import ConfigError, StorageError
-from benchmarks.s3_server import Server
+from benchmarks.s3_server import BUCKET, Server
 
 
 def test_objects_are_written_read_listed_and_deleted(bucket: S3Bucket, tmp_path: Path) -> None:
@@ -126,6 +126,30 @@ def test_an_upload_that_breaks_off_leaves_no_object(
     with pytest.raises(StorageError, match="cannot write s3://"):
         bucket.upload("file", file, ABSENT)
     assert list(bucket.objects("")) == ["x"]
+
+
+def test_parts_of_killed_uploads_are_deleted(bucket: S3Bucket, s3: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    client = bucket._client()
+
+    def begin(name: str) -> None:
+        begun = client.create_multipart_upload(Bucket=BUCKET, Key=bucket.address.key(name))
+        client.upload_part(
+            Bucket=BUCKET, Key=bucket.address.key(name), UploadId=begun["UploadId"], PartNumber=1, Body=b"part"
+        )
+
+    def begun() -> list[str]:
+        found = client.list_multipart_uploads(Bucket=BUCKET, Prefix=bucket.address.key(""))
+        return [each["Key"].removeprefix(bucket.address.key("")) for each in found.get("Uploads", ())]
+
+    begin("train/a/model")
+    begin("train/b/model")
+    s3.faults(kind="denied")
+    bucket.abort_uploads("train/a/")
+    assert "parts of killed uploads may remain" in capsys.readouterr().err
+    s3.faults()
+    assert begun() == ["train/a/model", "train/b/model"]
+    bucket.abort_uploads("train/a/")
+    assert begun() == ["train/b/model"]
 
 
 def test_a_store_without_permission_or_conditions_is_named(bucket: S3Bucket, s3: Server) -> None:

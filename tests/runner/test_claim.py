@@ -52,6 +52,9 @@ class Objects:
     def get(self, name: str) -> ReadObject | None:
         return ReadObject(*self.stored[name], True) if name in self.stored else None
 
+    def abort_uploads(self, prefix: str) -> None:
+        pass
+
     def download(self, name: str, file: Path) -> bool:
         if self.breaks_at and name.endswith(self.breaks_at):
             raise KeyboardInterrupt
@@ -159,6 +162,17 @@ def result(machine: Machine) -> dict[str, str]:
     assert record
     machine.mirror.bring(record)
     return machine.files()
+
+
+def test_a_run_deletes_parts_of_uploads_that_the_last_run_did_not_finish(
+    objects: Objects, machines: list[Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aborted: list[str] = []
+    monkeypatch.setattr(objects, "abort_uploads", aborted.append)
+    for machine in machines[:2]:
+        assert aborted == []  # a stage that no run has begun has no uploads
+        machine.work(x="text")
+    assert aborted == [f"train/{machines[0].folder.name}/"]
 
 
 def test_an_outage_of_a_minute_does_not_fail_a_stage(objects: Objects, machines: list[Machine]) -> None:
