@@ -150,7 +150,10 @@ def _small_disk(folder: Path) -> Iterator[Path]:
 
 
 def main() -> int:
-    """Tries all faults, prints the table of results after each fault, and returns 1 if something went wrong."""
+    """Tries all faults, and prints the table of results after each moment.
+
+    Returns 1 if something went wrong, or if a fault was not tried despite the option --all.
+    """
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--moments", type=int, default=1, help="number of random moments of each fault")
     parser.add_argument("--seed", type=int, default=0, help="seed of the moments and of all other random choices")
@@ -158,6 +161,7 @@ def main() -> int:
     parser.add_argument("--file", type=Path, help="file of results; a further call continues it")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="time after which no fault is begun")
     parser.add_argument("--said", type=Path, help="folder for the messages of chains that went wrong")
+    parser.add_argument("--all", action="store_true", help="fail if a fault was left out or not begun")
     given = parser.parse_args()
     names = given.faults.split(",")
     if unknown := set(names) - FAULTS.keys():
@@ -178,7 +182,10 @@ def main() -> int:
                 results.add(outcome)
                 print(_line(outcome, time.monotonic() - began), file=sys.stderr, flush=True)
             print(table(results.outcomes, about, date.today()), flush=True)
-    return int(any(outcome.wrong for outcome in results.outcomes))
+    untried = results.untried(names, given.moments) if given.all else []
+    if untried:
+        print(f"not tried: {', '.join(untried)}", file=sys.stderr)
+    return int(bool(untried) or any(outcome.wrong for outcome in results.outcomes))
 
 
 def _line(outcome: Outcome, seconds: float) -> str:

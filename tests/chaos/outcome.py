@@ -53,6 +53,11 @@ class Results:
         """Returns whether the results contain this trial of the fault."""
         return any((each.fault, each.moment) == (fault, moment) for each in self.outcomes)
 
+    def untried(self, faults: Iterable[str], moments: int) -> list[str]:
+        """Returns the faults that were left out or not begun at one of the moments, counted from 0."""
+        tried = {(each.fault, each.moment) for each in self.outcomes if not each.left_out}
+        return [fault for fault in faults if any((fault, moment) not in tried for moment in range(moments))]
+
     def add(self, outcome: Outcome) -> None:
         """Adds an outcome to the list, and to the file if there is one."""
         self.outcomes.append(outcome)

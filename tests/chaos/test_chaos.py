@@ -5,9 +5,11 @@ import sys
 from datetime import date
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
+from tests.chaos import __main__ as chaos
 from tests.chaos.__main__ import main
 from tests.chaos.failing_store import VARIABLE
 from tests.chaos.faults import FAULTS
@@ -115,3 +117,30 @@ def test_wrong_options_are_refused(option: str, monkeypatch: pytest.MonkeyPatch)
 def test_all_kinds_of_the_issue_are_there() -> None:
     assert len(FAULTS) == 17
     assert all(fault.happen.__doc__ for fault in FAULTS.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "left_out", "wrong", "code"),
+    [
+        ([], "no file system can be mounted here", [], 0),
+        (["--all"], "no file system can be mounted here", [], 1),
+        (["--minutes", "0"], "", [], 0),
+        (["--minutes", "0", "--all"], "", [], 1),
+        (["--all"], "", [], 0),
+        ([], "", ["a file is lost"], 1),
+    ],
+)
+def test_with_all_a_fault_that_was_not_tried_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, options: list[str], left_out: str, wrong: list[str], code: int
+) -> None:
+    class Trials:
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def outcome_of(self, name: str, moment: int) -> Outcome:
+            return Outcome(name, moment, wrong=wrong, left_out=left_out)
+
+    monkeypatch.setattr(chaos, "Trials", Trials)
+    monkeypatch.setattr(chaos.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["chaos", "--faults", "disk", *options])
+    assert main() == code
