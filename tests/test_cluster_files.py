@@ -15,6 +15,8 @@ import yaml
 from ray._private.runtime_env.packaging import create_package
 from ray.runtime_env import RuntimeEnv
 
+from adapt.runner.secret import key_file
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -57,6 +59,15 @@ def test_the_cluster_answers_only_to_the_token(launched: dict[str, Any]) -> None
     (profile,) = (command for command in launched["setup_commands"] if "~/.bashrc" in command)
     assert "RAY_AUTH_MODE=token" in profile  # Every command runs in a shell that reads this profile.
     assert launched["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
+
+
+def test_a_new_head_has_the_key_that_signed_the_checkpoints(
+    launched: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    key = key_file(tmp_path / "dontstop-buckets" / "aws" / "bucket+runs")
+    assert f"~/{key.relative_to(tmp_path)}" in launched["file_mounts"]
 
 
 def test_commands_are_valid_shell(launched: dict[str, Any]) -> None:

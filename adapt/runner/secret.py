@@ -19,6 +19,8 @@ VARIABLE = "DONTSTOP_KEY"
 """Environment variable with a key that is used instead of the key file."""
 _FEWEST = 16
 """Minimum length of a key [characters]."""
+_BUCKET_KEY = "bucket-key"
+"""Name of the file in the folder `dontstop` of the user's configuration."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,8 @@ class Secret:
 def secret_of(root: Path) -> Secret:
     """Returns the user's key for a storage root. Creates a key if there is none.
 
-    The key is the value of DONTSTOP_KEY, or else the content of the file `.key-UID` in the storage root. Only the user
-    may read this file. Every node that mounts the storage for the same user has the same key.
+    The key is the value of DONTSTOP_KEY, or else the content of the file `key_file`. Only the user may read this file.
+    Every node that mounts the storage for the same user has the same key.
 
     Args:
         root: storage root, which must exist.
@@ -56,16 +58,36 @@ def secret_of(root: Path) -> Secret:
                 f'set it to a random text: export {VARIABLE}="$(openssl rand -hex 32)"',
             )
         return Secret(value.encode())
-    file = root / f".key-{os.getuid()}"
+    file = key_file(root)
     if mirror_at(root):
         say_once(
-            f"checkpoints are signed with the key in {file}; set {VARIABLE} so that other machines can continue the"
-            " training"
+            f"checkpoints are signed with the key in {file}; set {VARIABLE} to its content on other machines, so that"
+            " they can continue the training"
         )
     with locked(file), storage_errors(file):
         if not os.path.lexists(file):
             _make(file)
         return _read(file)
+
+
+def key_file(root: Path) -> Path:
+    """Returns the path of the file with the user's key for a storage root. The file may not exist.
+
+    For a folder, this is `.key-UID` in the folder. For a bucket, it is `~/.config/dontstop/bucket-key`, because the
+    local copy of a bucket may be deleted. If the local copy contains a key, or the user's configuration cannot be
+    written, it is `.key-UID` in the local copy.
+    """
+    file = root / f".key-{os.getuid()}"
+    if mirror_at(root) is None or os.path.lexists(file):
+        return file
+    folder = Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")) / "dontstop"
+    if not folder.is_absolute():  # the user has no home folder
+        return file
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return file
+    return folder / _BUCKET_KEY if os.access(folder, os.W_OK | os.X_OK) else file
 
 
 def _make(file: Path) -> None:

@@ -24,6 +24,7 @@ from adapt.ray.private import autoscaler_limits, files_sent
 from adapt.runner.files import make_folder, storage_errors
 from adapt.runner.lock import locked
 from adapt.runner.mirror import mirror_at
+from adapt.runner.secret import VARIABLE, key_file
 from adapt.support.errors import ClusterError, ConfigError, StorageError
 from adapt.support.redact import names_secret, redact
 from adapt.terminal.console import log
@@ -306,12 +307,22 @@ def check_ever(resources: ResourcesConfig, kinds: list[NodeKind], grows: bool) -
         )
 
 
-def check_environment(configs: Iterable[Config]) -> None:
-    """Logs a message if credentials that the chain or job needs are missing from this node's environment."""
+def check_environment(configs: Iterable[Config], root: Path) -> None:
+    """Logs a message if this node lacks credentials that the chain or job needs.
+
+    Args:
+        configs: configurations of the chain or job.
+        root: storage root, or its local copy if it is a bucket.
+    """
     if any(config.tracking.wandb_project for config in configs) and not (
         os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE") or (Path.home() / ".netrc").exists()
     ):
         log("tracking.wandb_project is set, but the nodes have no WANDB_API_KEY (docs/guide/clusters.md)")
+    if mirror_at(root) and not os.environ.get(VARIABLE) and not key_file(root).exists():
+        log(
+            f"the results are in a bucket, but the nodes have no {VARIABLE} (docs/guide/clusters.md): if this node is"
+            " replaced, the checkpoints are refused"
+        )
 
 
 def cluster_findings(nodes: int, ahead: dict[str, int]) -> dict[str, Any]:

@@ -429,7 +429,7 @@ def _check(asked: ClusterCommand, order: Order) -> None:
     check_places(order.configs)
     if asked.drive_on:
         check_driver(asked.drive_on)
-    check_environment(order.configs)
+    check_environment(order.configs, root)
     chain = chain_of(order)
     looked_at = []
     for stage in everything(goal.stage for goal in chain.goals):

@@ -28,6 +28,33 @@ def test_a_key_is_created_once_and_only_its_user_can_read_it(tmp_path: Path) -> 
     assert first.key.decode() not in repr(first)
 
 
+def test_the_key_of_a_bucket_outlives_its_local_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    copy, earlier = (tmp_path / "dontstop-buckets" / "aws" / name for name in ("one", "two"))
+    for root in (copy, earlier):
+        root.mkdir(parents=True)
+    first = secret_of(copy)
+    assert list(copy.iterdir()) == []
+    assert (tmp_path / "config" / "dontstop").stat().st_mode & 0o777 == 0o700
+    key_file(earlier).write_text("0123456789abcdef")  # earlier versions created the key in the local copy
+    assert secret_of(earlier) == Secret(b"0123456789abcdef")
+    assert secret_of(copy) == first
+    (tmp_path / "config" / "dontstop" / "bucket-key").unlink()
+    assert secret_of(copy) != first
+
+
+def test_a_user_whose_configuration_cannot_be_written_has_the_key_in_the_local_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
+    copy = tmp_path / "dontstop-buckets" / "aws" / "one"
+    copy.mkdir(parents=True)
+    first = secret_of(copy)
+    assert key_file(copy).exists()
+    assert secret_of(copy) == first
+
+
 def test_processes_that_start_together_share_one_key(tmp_path: Path) -> None:
     found: list[Secret] = []
     threads = [threading.Thread(target=lambda: found.append(secret_of(tmp_path))) for _ in range(8)]

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from adapt.config import ResourcesConfig
+from adapt.config import Config, ResourcesConfig
 from adapt.runner.mirror import FOLDER
 from adapt.submit.cluster_check import (
     NodeKind,
     check_driver,
+    check_environment,
     check_ever,
     check_no_secrets,
     check_size,
@@ -42,6 +43,23 @@ def test_a_node_reports_why_it_cannot_use_the_root(tmp_path: Path) -> None:
     assert "its files there differ" in try_storage(str(sign), "word")
     sign.write_text("word")
     assert try_storage(str(sign), "word") == ""
+
+
+def test_a_cluster_without_a_key_for_the_checkpoints_in_a_bucket_is_warned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("DONTSTOP_KEY", raising=False)
+    root = tmp_path / FOLDER / "aws" / "bucket"
+    check_environment([Config()], root)
+    assert "no DONTSTOP_KEY" in capsys.readouterr().err
+    check_environment([Config()], tmp_path)  # in a folder, the key is next to the results
+    (tmp_path / "dontstop" / "bucket-key").write_text("0123456789abcdef")
+    check_environment([Config()], root)
+    (tmp_path / "dontstop" / "bucket-key").unlink()
+    monkeypatch.setenv("DONTSTOP_KEY", "0123456789abcdef")
+    check_environment([Config()], root)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_node_reports_why_it_cannot_keep_a_copy_of_a_bucket(tmp_path: Path) -> None:
