@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from adapt.config import Config, ResourcesConfig
+from adapt.config import ResourcesConfig
 from adapt.runner.mirror import FOLDER
 from adapt.submit.cluster_check import (
     NodeKind,
@@ -51,14 +51,14 @@ def test_a_cluster_without_a_key_for_the_checkpoints_in_a_bucket_is_warned(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv("DONTSTOP_KEY", raising=False)
     root = tmp_path / FOLDER / "aws" / "bucket"
-    check_environment([Config()], root)
+    check_environment([], root)
     assert "no DONTSTOP_KEY" in capsys.readouterr().err
-    check_environment([Config()], tmp_path)  # in a folder, the key is next to the results
+    check_environment([], tmp_path)  # in a folder, the key is next to the results
     (tmp_path / "dontstop" / "bucket-key").write_text("0123456789abcdef")
-    check_environment([Config()], root)
+    check_environment([], root)
     (tmp_path / "dontstop" / "bucket-key").unlink()
     monkeypatch.setenv("DONTSTOP_KEY", "0123456789abcdef")
-    check_environment([Config()], root)
+    check_environment([], root)
     assert capsys.readouterr().err == ""
 
 

@@ -242,8 +242,8 @@ def remove_forged(run_folder: Path, sealing: Sealing) -> None:
         raise StorageError(
             f"the checkpoint {checkpoint} is not one that this job wrote: {why}. It is not loaded, because a "
             "checkpoint that somebody else wrote may contain anything",
-            f"run as the user who wrote it, with the same {VARIABLE} or the same key file (.key-UID in the storage root, or"
-            f" ~/.config/dontstop/bucket-key for a bucket); or delete {run_folder} to begin again",
+            f"run as the user who wrote it, with the same {VARIABLE} or the same key file (.key-UID in the storage"
+            f" root; for a bucket, ~/.config/dontstop/bucket-key); or delete {run_folder} to begin again",
         )
     for checkpoint, why in forged.items():
         log(f"the checkpoint {checkpoint} is not one that this job wrote ({why}); it was removed")
