@@ -318,6 +318,9 @@ class Claim:
     def clean(self, record: Record) -> None:
         """Removes stored files that are neither in the committed record nor in the folder."""
 
+    def clean_runs(self, record: Record) -> None:
+        """Removes stored files of interrupted runs of a stage that another process has finished."""
+
 
 class BucketClaim(Claim):
     """A claim in a storage root that is a bucket."""
@@ -374,6 +377,13 @@ class BucketClaim(Claim):
         except StorageError as error:
             log(f"warning: files of interrupted runs remain in {self.place}: {error.what}")
         self._mirror.has_grown(record)
+
+    def clean_runs(self, record: Record) -> None:
+        """Deletes the files of interrupted runs. See `Claim.clean_runs`."""
+        try:
+            self._mirror.clean_runs(record.path)
+        except StorageError as error:
+            log(f"warning: files of interrupted runs remain in {self.place}: {error.what}")
 
 
 def is_claimed(folder: Path) -> bool:

@@ -82,6 +82,7 @@ def ensure(stage: Stage[R], store: Store) -> Finished[R]:
         AdaptError: a stage failed.
     """
     waiting, done = unfinished([stage], store)
+    store.clean_up()
     check_ahead(waiting, store)
     for needed in waiting:
         done[needed.key] = run(needed, inputs_done(needed, done), store)
@@ -103,6 +104,7 @@ def run(stage: Stage[Any], done: Done, store: Store) -> Record:
                 continue
             # another process may have finished the stage while this process waited for the claim
             if record := store.find_now(stage):
+                claim.clean_runs(record)  # the other process may have been killed before it did so
                 return record
             with logged(folder):
                 with claim.begin(done.records.values(), paths_outside(stage, store.root)):
@@ -233,6 +235,7 @@ def ensure_all(stages: Sequence[Stage[Any]], store: Store, capacity: Capacity | 
     """
     work = Work([], {})
     add_stages(work, stages, store)
+    store.clean_up()
     work.total = len(work.waiting)
     try:
         while step(work, store, capacity, most):

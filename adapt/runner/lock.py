@@ -138,6 +138,11 @@ def is_held_by(listed: StoredObject) -> bool:
     return listed.size > _FREE_BYTES and listed.age_s < LEASE_S
 
 
+def is_abandoned(listed: StoredObject) -> bool:
+    """Returns whether the holder of a lease in a listing of the bucket has ended without releasing the lease."""
+    return listed.size > _FREE_BYTES and listed.age_s >= LEASE_S
+
+
 class CopyState(NamedTuple):
     """Says where the newest files of an unfinished stage are."""
 
@@ -238,7 +243,7 @@ class Lease:
         with self._lock:
             if not self._is_lost:
                 try:
-                    self._write(" ".join(self.progress).encode(), self._hasty)
+                    self._write(free_text(self.progress), self._hasty)
                 except StorageError as error:
                     log(f"a lease could not be released and expires in {LEASE_S:.0f} s: {error.what}")
 
@@ -332,6 +337,11 @@ def _read(read: ReadObject | None) -> _Held:
 def progress_in(read: ReadObject | None) -> CopyState:
     """Returns where the newest files of a stage are, from the object of its lease."""
     return _read(read).progress
+
+
+def free_text(progress: CopyState) -> bytes:
+    """Returns the content of the object of a free lease."""
+    return " ".join(progress).encode()
 
 
 def _text(content: dict[str, str | int]) -> bytes:

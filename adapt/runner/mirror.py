@@ -30,11 +30,11 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from adapt.runner.bucket import S3Bucket
-from adapt.runner.bucket_errors import Address
+from adapt.runner.bucket_errors import Address, ConflictError
 from adapt.runner.bucket_records import FRESH_S, BucketRecords, evict, hold, is_inside, say_once, using
 from adapt.runner.digest import check_content, named_faults, sha256_of
 from adapt.runner.files import file_aside, folder_aside, make_folder
-from adapt.runner.lock import is_held, is_held_by, locked, progress_in
+from adapt.runner.lock import free_text, is_abandoned, is_held, is_held_by, locked, progress_in
 from adapt.runner.record import Record, load_record
 from adapt.support.errors import ConfigError, StageError, StorageError
 from adapt.support.redact import redact
@@ -162,7 +162,7 @@ class Mirror:
         """Time at which the leases were last listed, and the names of the held leases."""
         self._brought = math.inf
         """Amount of data that was copied since the size of the local copy was last measured [bytes]."""
-        self._is_checked = False
+        self._is_checked = self._is_clean = False
 
     @property
     def id(self) -> str:
@@ -192,6 +192,33 @@ class Mirror:
             if not self._is_checked:
                 self.bucket.check()
                 self._is_checked = True
+
+    def clean_up(self) -> None:
+        """Deletes files of interrupted runs of finished stages, if a process was killed before it deleted them.
+
+        Such a process has not released its lease. Does nothing if it was called before in this process.
+        """
+        with self._lock:
+            if self._is_clean:
+                return
+            self._is_clean = True
+        try:
+            for name, listed in self.bucket.objects(f"{_LEASES}/").items():
+                kind, _, digits = name.removeprefix(f"{_LEASES}/").removesuffix(".json").partition("/")
+                if is_abandoned(listed) and (folder := self.records.folder(kind, digits)):
+                    self.clean_runs(folder)
+                    with suppress(ConflictError):  # another process holds the lease now
+                        self.bucket.put(name, free_text(progress_in(self.bucket.get(name))), listed.etag)
+        except (StageError, StorageError) as error:
+            log(f"warning: files of interrupted runs may remain in {self.bucket.address.url()}: {error.what}")
+
+    def clean_runs(self, folder: Path) -> None:
+        """Deletes the files of all runs of a finished stage except the run that its record names."""
+        begin = f"{folder.relative_to(self.root).as_posix()}/"
+        valid = self.records.run(folder.parent.name, _digits(folder))
+        if valid:
+            names = self.bucket.objects(begin)
+            self.bucket.delete(name for name in names if not name.startswith(f"{begin}{valid}/"))
 
     def url(self, path: Path) -> str:
         """Returns the URL of the objects that belong to a file or folder of the local copy."""

@@ -86,6 +86,11 @@ class Store:
             for record in records:
                 self.mirror.check(record)
 
+    def clean_up(self) -> None:
+        """Deletes files that killed processes left in the bucket. Does nothing if the root is a folder."""
+        if self.mirror:
+            self.mirror.clean_up()
+
     def follow(self, stages: "Iterable[Stage[Any]]") -> None:
         """Copies the logs and metrics of stages from the bucket for display. Does nothing if the root is a folder."""
         if self.mirror:

@@ -1,6 +1,7 @@
 """Tests stages on a bucket: machines share only the bucket, and each has its own local copy."""
 
 import json
+import math
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ from adapt.runner.mirror import Mirror, mirror_at
 from adapt.support.errors import StageError, StorageError
 from benchmarks.s3_server import Server
 from tests.runner import toys
-from tests.runner.toys import ToyResult, content, part, ran, single
+from tests.runner.toys import Toy, ToyResult, content, part, ran, single
 
 Machine = Callable[[str], Store]
 
@@ -100,6 +101,59 @@ def test_an_interrupted_stage_goes_on_on_another_machine(machine: Machine) -> No
     assert made.path.name.startswith("first-")
     forget(two)
     assert not is_claimed(made.path)
+
+
+def killed_before_it_cleaned(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Toy:
+    """Finishes a stage in its second run, and leaves the bucket as if the process was killed after its commit."""
+    begun: list[Path] = []
+
+    def act(folder: Path, done: Done) -> Outcome[ToyResult]:
+        begun.append(folder)
+        (folder / "file").write_text("text")
+        if len(begun) == 1:
+            raise OSError("the machine is gone")
+        return Outcome(ToyResult())
+
+    stage = single(act)
+    with pytest.raises(OSError, match="gone"):
+        ensure(stage, machine("one"))
+    with monkeypatch.context() as killed:
+        killed.setattr(claim.BucketClaim, "clean", lambda *_: None)
+        killed.setattr(lock.Lease, "release", lambda self: None)
+        ensure(stage, machine("two"))
+    monkeypatch.setattr(lock, "LEASE_S", -60.0)  # the lease has ended; negative, because ages are rounded to seconds
+    monkeypatch.setattr(lock, "_POLL_S", 0.0)
+    return stage
+
+
+def runs_in(store: Store, stage: Toy) -> list[str]:
+    """Returns the names of the runs of a stage that have files in the bucket."""
+    return bucket_of(store).folders(f"toy/{store.folder_of(stage).name}/")
+
+
+def test_the_next_job_deletes_files_that_a_killed_process_left(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage, store = killed_before_it_cleaned(machine, monkeypatch), machine("three")
+    assert len(runs_in(store, stage)) == 2
+    made = ensure(stage, store)
+    valid = mirror_of(store).objects_of(made.path)
+    assert runs_in(store, stage) == [valid.split("/")[2]]
+    assert (ensure(stage, machine("four")).path / "file").read_text() == "text"
+    (lease,) = bucket_of(store).objects("leases/").values()
+    assert not lock.is_abandoned(lease)
+
+
+def test_a_process_that_waited_deletes_files_that_a_killed_process_left(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = machine("three")
+    assert not list(store.records())
+    mirror_of(store).records._looked = math.inf  # this machine does not learn that the stage is finished
+    monkeypatch.setattr(Mirror, "clean_up", lambda self: None)
+    stage = killed_before_it_cleaned(machine, monkeypatch)
+    made = ensure(stage, store)
+    assert runs_in(store, stage) == [mirror_of(store).objects_of(made.path).split("/")[2]]
 
 
 def test_stages_that_no_machine_has_begun_list_no_folders_of_their_kind(
