@@ -334,21 +334,28 @@ def evict(root: Path, folders: Iterable[Path], limit: float, keeping: Path) -> f
     Returns:
         The size of the local copy afterwards [bytes].
     """
-    sizes, total = {folder: _bytes_in(folder) for folder in folders}, _bytes_in(root)
+    # a killed process may have left files in the folder aside
+    sizes = {folder: _bytes_in(folder) + _bytes_in(_aside(folder)) for folder in folders}
+    total = _bytes_in(root)
     for folder in sorted(sizes, key=_last_use):
         if total <= limit:
             break
         if folder == keeping or not sizes[folder]:
             continue
         with suppress(BlockingIOError), _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
-            aside = folder.with_name(f".{folder.name}{ASIDE}")
+            aside = _aside(folder)
             shutil.rmtree(aside, ignore_errors=True)
-            folder.rename(aside)
-            folder.mkdir()
-            (aside / RECORD_FILE).rename(folder / RECORD_FILE)
-            shutil.rmtree(aside)
+            if _bytes_in(folder):
+                folder.rename(aside)
+                folder.mkdir()
+                (aside / RECORD_FILE).rename(folder / RECORD_FILE)
+                shutil.rmtree(aside)
             total -= sizes[folder]
     return total
+
+
+def _aside(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}{ASIDE}")
 
 
 def _bytes_in(folder: Path) -> int:

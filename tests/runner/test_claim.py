@@ -280,6 +280,26 @@ def test_a_folder_that_was_handed_out_is_not_removed(tmp_path: Path) -> None:
     assert [(folder / "x").exists() for folder in folders] == [True, False]
 
 
+def test_files_that_a_killed_process_was_removing_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "train" / "name"
+    folder.mkdir(parents=True)
+    (folder / "x").write_text("text")
+    (folder / "stage.json").write_text("{}")
+
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as killed:
+        killed.setattr(Path, "mkdir", die)
+        with pytest.raises(KeyboardInterrupt):
+            bucket_records.evict(tmp_path, [folder], 0.0, tmp_path)
+    assert not folder.exists()
+    folder.mkdir()
+    (folder / "stage.json").write_text("{}")  # `BucketRecords.refresh` copies the missing record again
+    assert bucket_records.evict(tmp_path, [folder], 0.0, tmp_path) == 0.0
+    assert [file.name for file in tmp_path.rglob("*") if file.is_file() and file.name != ".name.use"] == ["stage.json"]
+
+
 def test_a_holder_that_copied_nothing_does_not_count_as_the_newest(machines: list[Machine]) -> None:
     one, two, _ = machines
     two.work(step="100")
