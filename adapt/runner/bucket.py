@@ -9,9 +9,11 @@ variables, AWS's configuration files, or the machine's role.
 import hashlib
 import os
 import random
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -50,6 +52,7 @@ _DELETED_AT_ONCE = 1000
 _WITHOUT_DELETE = {"NotImplemented", "501", "MethodNotAllowed", "405", "MissingContentMD5"}
 """Error codes of stores that lack the request DeleteObjects, or require its MD5 digest, which boto3 no longer sends."""
 _THREADS = 8
+"""Number of files, or parts of files, that are uploaded at the same time."""
 _DIGEST = "sha256"
 _UPLOAD = "upload"
 
@@ -89,11 +92,13 @@ class S3Bucket:
         self._connection: tuple[int, Any] | None = None
         """Process id and client of boto3. The process id is stored, because a forked process needs its own client."""
         self._has_worked, self._deletes_many = False, True
+        self._slots = threading.Semaphore(_THREADS)
+        """Limits how many files or parts of files are in memory, for all uploads together."""
 
     def hasty(self, patience_s: float) -> "S3Bucket":
         """Returns the same bucket with another `patience_s`, for requests that must not delay their caller."""
         other = S3Bucket(self.address, patience_s)
-        other._connection, other._has_worked = self._connection, True
+        other._connection, other._has_worked, other._slots = self._connection, True, self._slots
         return other
 
     def get(self, name: str) -> ReadObject | None:
@@ -156,8 +161,12 @@ class S3Bucket:
         doing, condition = f"write {self.address.url(name)}", _condition(replaces)
         try:
             if size <= _PART:
-                body, about = file.read_bytes(), {_UPLOAD: mark}
-                answer = self._call(doing, lambda it: it.put_object(**place, Body=body, Metadata=about, **condition))
+                about = {_UPLOAD: mark}
+                with self._slot(doing):
+                    body = file.read_bytes()
+                    answer = self._call(
+                        doing, lambda it: it.put_object(**place, Body=body, Metadata=about, **condition)
+                    )
                 return str(answer["ETag"])
             return self._in_parts(doing, place, file, size, mark, condition)
         except ConflictError:
@@ -165,6 +174,18 @@ class S3Bucket:
             if answer and answer["Metadata"].get(_UPLOAD) == mark:
                 return str(answer["ETag"])
             raise
+
+    @contextmanager
+    def _slot(self, doing: str) -> Iterator[None]:
+        """Waits until the uploads of other threads leave room in memory for another part of a file."""
+        if not self._slots.acquire(timeout=self._patience_s):
+            raise StorageError(
+                f"cannot {doing}: other uploads took over {self._patience_s:.0f} s", "run the same command again"
+            )
+        try:
+            yield
+        finally:
+            self._slots.release()
 
     def _in_parts(
         self, doing: str, place: Mapping[str, str], file: Path, size: int, mark: str, condition: Mapping[str, str]
@@ -175,10 +196,11 @@ class S3Bucket:
         part_of = {**place, "UploadId": begun["UploadId"]}
 
         def send(number: int) -> dict[str, Any]:
-            with file.open("rb") as opened:
-                opened.seek((number - 1) * length)
-                body = opened.read(min(length, size - (number - 1) * length))
-            answer = self._call(doing, lambda it: it.upload_part(**part_of, PartNumber=number, Body=body))
+            with self._slot(doing):
+                with file.open("rb") as opened:
+                    opened.seek((number - 1) * length)
+                    body = opened.read(min(length, size - (number - 1) * length))
+                answer = self._call(doing, lambda it: it.upload_part(**part_of, PartNumber=number, Body=body))
             return {"PartNumber": number, **{k: v for k, v in answer.items() if k == "ETag" or "Checksum" in k}}
 
         try:

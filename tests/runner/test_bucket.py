@@ -2,7 +2,10 @@
 
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from botocore.exceptions import NoCredentialsError
@@ -113,6 +116,42 @@ def test_a_large_file_arrives_whole_in_parts(
     assert copy.read_bytes() == file.read_bytes()
     with pytest.raises(ConflictError):
         bucket.upload("large", file, ABSENT)
+
+
+def test_uploads_together_hold_few_parts_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PART", 10)
+    monkeypatch.setattr(module, "_THREADS", 2)
+    lock, numbers = threading.Lock(), [0]
+
+    class Client:
+        def create_multipart_upload(self, **_: Any) -> dict[str, str]:
+            return {"UploadId": "x"}
+
+        def upload_part(self, **_: Any) -> dict[str, str]:
+            with lock:
+                numbers.append(numbers[-1] + 1)
+            time.sleep(0.02)
+            with lock:
+                numbers.append(numbers[-1] - 1)
+            return {"ETag": "x"}
+
+        def complete_multipart_upload(self, **_: Any) -> dict[str, str]:
+            return {"ETag": "x"}
+
+        put_object = upload_part
+
+    bucket = S3Bucket(Address("tests", ""))
+    buckets = [bucket, bucket.hasty(60.0)]
+    for each in buckets:
+        monkeypatch.setattr(each, "_client", Client)
+    large, small = tmp_path / "large", tmp_path / "small"
+    large.write_bytes(b"a" * 45)
+    small.write_bytes(b"a")
+    with ThreadPoolExecutor(6) as threads:
+        for number in range(6):
+            threads.submit(buckets[number % 2].upload, "x", [large, large, small][number % 3], ABSENT)
+    assert max(numbers) == 2
+    assert len(numbers) == 1 + 2 * (4 * 5 + 2)
 
 
 def test_an_upload_that_breaks_off_leaves_no_object(
