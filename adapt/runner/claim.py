@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -400,7 +401,8 @@ def claimed(folder: Path, waits_for: Callable[[str], None] | None = None) -> Ite
         if mirror is None:
             yield Claim(folder)
             return
-        with leased(mirror.bucket, mirror.lease_name(folder), mirror.id, waits_for) as lease:
+        name, newest = mirror.lease_name(folder), partial(mirror.newest_run, folder)
+        with leased(mirror.bucket, name, mirror.id, waits_for, newest) as lease:
             try:
                 yield BucketClaim(mirror, folder, lease)
             finally:

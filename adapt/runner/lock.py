@@ -249,7 +249,13 @@ class Lease:
 
 
 @contextmanager
-def leased(bucket: S3Bucket, name: str, mirror: str, waits_for: Callable[[str], None] | None = None) -> Iterator[Lease]:
+def leased(
+    bucket: S3Bucket,
+    name: str,
+    mirror: str,
+    waits_for: Callable[[str], None] | None = None,
+    newest: Callable[[], CopyState] = CopyState,
+) -> Iterator[Lease]:
     """Holds a lease inside the block. Waits while another process holds it.
 
     The caller must hold the local lock of the same stage (`locked`). Therefore, if another process of this machine took
@@ -260,8 +266,9 @@ def leased(bucket: S3Bucket, name: str, mirror: str, waits_for: Callable[[str], 
         name: name of the lease's object.
         mirror: id of the local copy of the storage root on this machine.
         waits_for: as in `locked`.
+        newest: function that finds the newest files of the stage without the lease, in case the lease is damaged.
     """
-    lease = _take(bucket, name, mirror, waits_for)
+    lease = _take(bucket, name, mirror, waits_for, newest)
     ended = threading.Event()
     keeper = threading.Thread(target=lease.keep, args=(ended,), daemon=True)
     keeper.start()
@@ -273,7 +280,13 @@ def leased(bucket: S3Bucket, name: str, mirror: str, waits_for: Callable[[str], 
         lease.release()
 
 
-def _take(bucket: S3Bucket, name: str, mirror: str, waits_for: Callable[[str], None] | None) -> Lease:
+def _take(
+    bucket: S3Bucket,
+    name: str,
+    mirror: str,
+    waits_for: Callable[[str], None] | None,
+    newest: Callable[[], CopyState] = CopyState,
+) -> Lease:
     machine = _machine(mirror)
     content: dict[str, str | int] = {
         "holder": f"process {os.getpid()} on {socket.gethostname()}",
@@ -289,12 +302,16 @@ def _take(bucket: S3Bucket, name: str, mirror: str, waits_for: Callable[[str], N
             seen, since = read.etag, time.monotonic()
         is_restart = bool(machine) and held.machine == machine
         if not held.holder or is_restart or time.monotonic() - since > LEASE_S:
-            content.update(held.progress._asdict())
+            progress = held.progress
+            if held.is_damaged:
+                progress = newest()
+                log(f"warning: another program has damaged {bucket.address.url(name)}; using the newest files")
+            content.update(progress._asdict())
             try:
                 etag = bucket.put(name, _text(content), read.etag if read else ABSENT)
             except ConflictError:
                 continue  # another process was faster
-            return Lease(bucket, name, etag, content, held.progress, is_restart or not held.holder)
+            return Lease(bucket, name, etag, content, progress, is_restart or not held.holder)
         if not is_said:
             is_said = True
             if waits_for:
@@ -319,24 +336,34 @@ class _Held(NamedTuple):
     """Name of the holder. Empty if the lease is free."""
     machine: str = ""
     progress: CopyState = CopyState()
+    is_damaged: bool = False
+    """Whether another program has changed the lease's object, so that `progress` is unknown."""
 
 
 def _read(read: ReadObject | None) -> _Held:
     if read is None:
         return _Held()
     try:
+        if not read.is_intact:
+            raise ValueError("the content does not have the digest that was stored with it")
         if len(read.body) <= _FREE_BYTES:
             return _Held(progress=CopyState(*read.body.decode().split(" ")))
         content = json.loads(read.body)
         progress = CopyState(*(str(content[name]) for name in CopyState._fields))
         return _Held(str(content["holder"]), str(content["machine"]), progress)
-    except (ValueError, KeyError, TypeError):  # the lease's object is damaged
-        return _Held("unknown process" if len(read.body) > _FREE_BYTES else "")
+    except (ValueError, KeyError, TypeError):
+        return _Held("unknown process" if len(read.body) > _FREE_BYTES else "", is_damaged=True)
 
 
 def progress_in(read: ReadObject | None) -> CopyState:
     """Returns where the newest files of a stage are, from the object of its lease."""
     return _read(read).progress
+
+
+def is_begun(read: ReadObject | None) -> bool:
+    """Returns whether a run may have begun the stage, from the object of its lease."""
+    held = _read(read)
+    return bool(held.progress.run) or held.is_damaged
 
 
 def free_text(progress: CopyState) -> bytes:

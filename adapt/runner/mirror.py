@@ -34,7 +34,7 @@ from adapt.runner.bucket_errors import Address, ConflictError
 from adapt.runner.bucket_records import FRESH_S, BucketRecords, evict, hold, is_inside, say_once, using
 from adapt.runner.digest import check_content, named_faults, sha256_of
 from adapt.runner.files import file_aside, folder_aside, make_folder
-from adapt.runner.lock import free_text, is_abandoned, is_held, is_held_by, locked, progress_in
+from adapt.runner.lock import CopyState, free_text, is_abandoned, is_begun, is_held, is_held_by, locked, progress_in
 from adapt.runner.record import Record, load_record
 from adapt.support.errors import ConfigError, StageError, StorageError
 from adapt.support.redact import redact
@@ -371,12 +371,22 @@ class Mirror:
         stage was begun under another name, because a kind may have thousands of folders.
         """
         kind, ending = folder.parent.name, f"-{_digits(folder)}"
-        if not progress_in(self.bucket.get(self.lease_name(folder))).run:
+        if not is_begun(self.bucket.get(self.lease_name(folder))):
             return folder
         if self.bucket.folders(f"{kind}/{folder.name}/"):
             return folder
         names = (name for name in self.bucket.folders(f"{kind}/") if name.endswith(ending))
         return folder.with_name(next(names, folder.name))
+
+    def newest_run(self, folder: Path) -> CopyState:
+        """Returns the run that uploaded the newest file of a stage, for the case that the stage's lease is damaged."""
+        begin = f"{folder.relative_to(self.root).as_posix()}/"
+        ages: dict[str, float] = {}
+        for name, listed in self.bucket.objects(begin).items():
+            run = name.removeprefix(begin).partition("/")[0]
+            ages[run] = min(listed.age_s, ages.get(run, math.inf))
+        run = min(ages, key=lambda each: ages[each], default="")
+        return CopyState("unknown", run, run) if run else CopyState()  # no local copy has this id
 
     def lease_name(self, folder: Path) -> str:
         """Returns the name of the lease of the stage in a folder."""

@@ -16,7 +16,7 @@ from adapt.runner.claim import is_claimed
 from adapt.runner.ensure import unfinished
 from adapt.runner.mirror import Mirror, mirror_at
 from adapt.support.errors import StageError, StorageError
-from benchmarks.s3_server import Server
+from benchmarks.s3_server import BUCKET, Server
 from tests.runner import toys
 from tests.runner.toys import Toy, ToyResult, content, part, ran, single
 
@@ -101,6 +101,32 @@ def test_an_interrupted_stage_goes_on_on_another_machine(machine: Machine) -> No
     assert made.path.name.startswith("first-")
     forget(two)
     assert not is_claimed(made.path)
+
+
+def test_a_stage_whose_lease_was_damaged_goes_on_from_its_newest_files(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "LEASE_S", 0.3)
+    monkeypatch.setattr(lock, "_POLL_S", 0.02)
+    seen: list[str] = []
+
+    def act(folder: Path, done: Done) -> Outcome[ToyResult]:
+        seen.append((folder / "steps").read_text() if (folder / "steps").exists() else "")
+        (folder / "steps").write_text(seen[-1] + "x")
+        if len(seen) < 3:
+            raise OSError("the machine is gone")
+        return Outcome(ToyResult())
+
+    for name in ("one", "two"):
+        with pytest.raises(OSError, match="gone"):
+            ensure(single(act, name="first"), machine(name))
+        time.sleep(1.1)  # the store's times of objects are in seconds
+    bucket = bucket_of(machine("one"))
+    (lease,) = bucket.objects("leases/")
+    bucket._client().put_object(Bucket=BUCKET, Key=bucket.address.key(lease), Body=b"x" * 100)
+    made = ensure(single(act, name="renamed"), machine("three"))
+    assert seen == ["", "x", "xx"]
+    assert made.path.name.startswith("first-")
 
 
 def killed_before_it_cleaned(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Toy:
