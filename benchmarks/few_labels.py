@@ -9,6 +9,7 @@ import json
 import random
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from benchmarks.slices import POOLED, first_documents
 
@@ -27,15 +28,12 @@ def main() -> None:
     for task in TASKS:
         source, target = (folder / "tasks" / task for folder in (arguments.data, arguments.out))
         target.mkdir(parents=True, exist_ok=True)
-        examples = [json.loads(line) for line in read(source / "train.jsonl.gz")]
-        random.Random(0).shuffle(examples)
+        examples = shuffled(source / "train.jsonl.gz")
         for number in LABELS:
             write(target / f"train-{number}.jsonl.gz", examples[:number])
         write(target / "unlabelled.jsonl.gz", ({"text": example["text"]} for example in examples))
         for split, most in MOST.items():
-            write(
-                target / f"{split}.jsonl.gz", [json.loads(line) for line in read(source / f"{split}.jsonl.gz")][:most]
-            )
+            write(target / f"{split}.jsonl.gz", shuffled(source / f"{split}.jsonl.gz")[:most])
     corpora = arguments.out / "corpora"
     if not corpora.exists():
         corpora.symlink_to((arguments.data / "corpora").resolve())
@@ -44,9 +42,15 @@ def main() -> None:
             pool.writelines(first_documents(arguments.data / "corpora" / f"{corpus}.jsonl.gz"))
 
 
-def read(file: Path) -> list[bytes]:
+def shuffled(file: Path) -> list[dict[str, Any]]:
+    """Reads a split in random order, always the same.
+
+    A part of a split then has the classes of the whole split. ChemProt's dev split begins with few SUBSTRATE examples.
+    """
     with gzip.open(file, "rb") as lines:
-        return list(lines)
+        examples = [json.loads(line) for line in lines]
+    random.Random(0).shuffle(examples)
+    return examples
 
 
 def write(file: Path, examples: Iterable[object]) -> None:

@@ -1,6 +1,8 @@
 """Tests the sequential studies in benchmarks/, and the file with their results. Nothing is run."""
 
+import gzip
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from adapt.chain.chain_file import read_chain
 from adapt.chain.chain_nodes import expand_chain
 from adapt.chain.chain_run import ChainRun
 from adapt.chain.sequential_study import study_nodes
+from benchmarks.few_labels import shuffled
 from benchmarks.sequential import raw
 from tests.show.report.fake_studies import fake_study
 
@@ -44,3 +47,12 @@ def test_the_file_of_results_has_every_score(tmp_path: Path) -> None:
     runs = [entry for entry in found.entries if entry.record.stage == "finetune"]
     assert sum(len(seeds) for recipes in content["scores"].values() for seeds in recipes.values()) == len(runs)
     assert content["sequential"]["max_seeds"] == 18
+
+
+def test_a_part_of_a_split_has_the_classes_of_the_whole_split(tmp_path: Path) -> None:
+    file = tmp_path / "dev.jsonl.gz"
+    with gzip.open(file, "wt") as lines:
+        lines.writelines(json.dumps({"text": str(i), "label": "ab"[i >= 500]}) + "\n" for i in range(1000))
+    part = shuffled(file)[:250]
+    assert 95 < Counter(example["label"] for example in part)["a"] < 155
+    assert part == shuffled(file)[:250]
