@@ -43,7 +43,7 @@ class SeedLook(Stage[Looked]):
     """An interim analysis of a sequential study. It covers the recipes whose comparison has not ended yet."""
 
     kind = "look"
-    version = 2  # since version 2, a look draws as many permutations as its significance level needs
+    version = 3  # since version 3, verdicts of equality are corrected for the number of recipes
     takes = NOTHING
 
     name: str
@@ -86,7 +86,8 @@ class SeedLook(Stage[Looked]):
             for run in self.runs.values()
         ]
         study, margin, better = Study("", self.baseline, entries, margin=self.margin), self.margin.share, 1
-        before = done[self.previous].result.significant if self.previous else 0
+        previous = done[self.previous].result if self.previous else None
+        before, equal = (previous.significant, previous.equal) if previous else (0, 0)
         if self.figure:
             (measure,) = (each for each in sequence_runs.MEASURES if each.name == self.figure)
             sequences = sequence_runs.sequences_of(study)
@@ -102,7 +103,8 @@ class SeedLook(Stage[Looked]):
             (row,) = results.rows
             plan = self.rounds.spending, self.rounds.seeds, self.look, self.recipes - before
             comparisons = task_comparison.row_comparisons(row, results, samples=samples_for(corrected_levels(*plan)[0]))
-        found = judge(comparisons, self.rounds, self.look, margin, self.recipes - before, better)
+        tests = self.recipes - before, self.recipes - equal
+        found = judge(comparisons, self.rounds, self.look, margin, *tests, better)
         for recipe, seen in found.items():
             if seen.conclusion != "open":
                 log(
@@ -120,6 +122,7 @@ class SeedLook(Stage[Looked]):
             margin=margin,
             recipes=self.recipes,
             significant=significant,
+            equal=equal + sum(seen.conclusion == "equal" for seen in found.values()),
             spending=self.rounds.spending,
             found=found,
         )

@@ -382,4 +382,5 @@ def outlook_of(ending: Ending, rounds: SeedRounds) -> Outlook:
     from adapt.statistics.looks import outlook
 
     looked = ending.looked
-    return outlook(ending.seen, rounds, looked.look, looked.margin, looked.recipes - looked.significant)
+    tests = looked.recipes - looked.significant, looked.recipes - looked.equal
+    return outlook(ending.seen, rounds, looked.look, looked.margin, *tests)

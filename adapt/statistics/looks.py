@@ -11,8 +11,9 @@ pairs of seeds, `pocock` would be wrong in 5.8% of studies. So `seed_levels` mul
 they are wrong less often. The test examples are the same at all looks, so results of different looks are more similar
 than the levels assume, and errors are rarer.
 
-In 95% of studies, the repeated intervals of all looks contain the true difference. Intervals are not corrected for the
-number of recipes. A comparison that has ended is not tested again.
+In 95% of studies, the repeated intervals of all looks contain the true difference. Shown intervals are not corrected
+for the number of recipes. All verdicts are: *better* and *worse* by Holm's method, and *equal* by Holm's method too, in
+a family of its own, with repeated intervals at the corrected levels. A comparison that has ended is not tested again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -76,6 +77,7 @@ def judge(
     look: int,
     margin: float,
     tests: int,
+    equal_tests: int,
     better: int = 1,
 ) -> dict[str, Seen]:
     """Decides which of the open comparisons end at a look.
@@ -87,27 +89,44 @@ def judge(
         margin: largest difference that does not matter, in the unit of the differences.
         tests: number of comparisons that were not significant at any earlier look; at least the number of open
             comparisons.
+        equal_tests: number of comparisons that did not end as equal at any earlier look; at least the number of open
+            comparisons.
         better: 1 if higher values are better, -1 if lower values are better.
     """
     alone = seed_levels(rounds.spending, rounds.seeds)[look - 1]
     levels = corrected_levels(rounds.spending, rounds.seeds, look, tests)
+    equal_levels = corrected_levels(rounds.spending, rounds.seeds, look, equal_tests)
     ps = {recipe: _p(comparison) for recipe, comparison in comparisons.items()}
-    known = {recipe: p for recipe, p in ps.items() if p is not None}
-    ranked = [*sorted(known, key=lambda recipe: known[recipe]), *(recipe for recipe in ps if recipe not in known)]
-    seen, is_passed = {}, True
-    for rank, recipe in enumerate(ranked):
-        comparison, p = comparisons[recipe], ps[recipe]
-        is_passed = is_passed and p is not None and p < levels[rank]
-        low, high = repeated_interval(comparison, alone)
+    ranks, significant = _holm(ps, levels)
+    _, equal = _holm({recipe: _equal_p(each, margin) for recipe, each in comparisons.items()}, equal_levels)
+    seen = {}
+    for recipe, comparison in comparisons.items():
         ended: Conclusion = "open"
-        if low is not None and high is not None and -margin < low and high < margin:
+        if recipe in equal:
             ended = "equal"
-        elif is_passed:
+        elif recipe in significant:
             ended = "better" if better * comparison.difference > 0 else "worse"
         floor = comparison.nulls["examples"][0].least if "examples" in comparison.nulls else 0.0
         more = list(comparison.over), fixed_error(comparison), comparison.pairs, floor
-        seen[recipe] = Seen(comparison.difference, low, high, comparison.error, p, levels[rank], ended, *more)
-    return {recipe: seen[recipe] for recipe in comparisons}
+        low, high = repeated_interval(comparison, alone)
+        tested = comparison.error, ps[recipe], levels[ranks[recipe]]
+        seen[recipe] = Seen(comparison.difference, low, high, *tested, ended, *more)
+    return seen
+
+
+def _holm(ps: Mapping[str, float | None], levels: Sequence[float]) -> tuple[dict[str, int], set[str]]:
+    """Returns the rank of each recipe by p, from 0, and the recipes that pass.
+
+    A recipe passes if its p, and every smaller p, is below the level of its rank. Recipes without p come last.
+    """
+    known = {recipe: p for recipe, p in ps.items() if p is not None}
+    ranked = [*sorted(known, key=lambda recipe: known[recipe]), *(recipe for recipe in ps if recipe not in known)]
+    passed = set()
+    for recipe, level in zip(ranked, levels, strict=False):
+        if recipe not in known or known[recipe] >= level:
+            break
+        passed.add(recipe)
+    return {recipe: rank for rank, recipe in enumerate(ranked)}, passed
 
 
 def repeated_interval(comparison: Comparison, level: float) -> tuple[float | None, float | None]:
@@ -125,6 +144,17 @@ def _p(comparison: Comparison) -> float | None:
     return max(comparison.p, float(2 * t.sf(abs(comparison.difference) / comparison.error, freedom_of(comparison))))
 
 
+def _equal_p(comparison: Comparison, margin: float) -> float | None:
+    """Returns the level at which the repeated interval just fits within the margin; None if the interval is unknown.
+
+    It is twice the p of two one-sided t-tests. At any higher level, the interval is within the margin.
+    """
+    if not comparison.error:
+        return None
+    room = margin - abs(comparison.difference)
+    return float(2 * t.sf(room / comparison.error, freedom_of(comparison))) if room > 0 else 1.0
+
+
 @dataclass(frozen=True)
 class Outlook:
     """Forecast of an open comparison, which assumes that the observed difference and variance are the true values."""
@@ -135,7 +165,7 @@ class Outlook:
     """Probability that the comparison ends before or at the last look."""
 
 
-def outlook(seen: Seen, rounds: SeedRounds, look: int, margin: float, tests: int) -> Outlook:
+def outlook(seen: Seen, rounds: SeedRounds, look: int, margin: float, tests: int, equal_tests: int) -> Outlook:
     """Simulates the further looks of an open comparison.
 
     The variances are taken to be known. More seeds reduce only the part of the variance that comes from seeds. No look
@@ -147,13 +177,14 @@ def outlook(seen: Seen, rounds: SeedRounds, look: int, margin: float, tests: int
         look: number of the latest look, from 1.
         margin: largest difference that does not matter.
         tests: number of comparisons that p is corrected for, by Bonferroni's method.
+        equal_tests: number of comparisons that verdicts of equality are corrected for, by Bonferroni's method.
     """
     last = rounds.max_seeds
     if not seen.is_known:
         return Outlook(last, 0.0)
     now, rng = rounds.seeds[look - 1], np.random.default_rng(0)
     deviation = max((seen.error or 0.0) ** 2 - seen.fixed**2, 0.0) ** 0.5 * now**0.5
-    wide = norm.isf(np.array(seed_levels(rounds.spending, rounds.seeds)) / 2)
+    wide = norm.isf(np.array(corrected_levels_at(rounds, equal_tests)) / 2)
     levels = corrected_levels_at(rounds, tests)
     reachable = [least_p(seen, seeds) < level for level, seeds in zip(levels, rounds.seeds, strict=True)]
     strict = np.where(reachable, norm.isf(np.array(levels) / 2), np.inf)

@@ -150,6 +150,8 @@ class Looked:
     """Number of recipes that are compared with the baseline, for which p is corrected."""
     significant: int
     """Number of recipes that are better or worse than the baseline, at this look or an earlier look."""
+    equal: int
+    """Number of recipes without a difference that matters, at this look or an earlier look."""
     spending: str
     found: dict[str, Seen]
     """Result of the look for each recipe, keyed by recipe, without recipes whose comparison ended earlier."""

@@ -151,7 +151,7 @@ def test_a_look_decides_like_the_simulated_rule(n):
     look = BY_FIVE.seeds.index(n) + 1
     level = seed_levels("obrien_fleming", BY_FIVE.seeds)[look - 1]
     values = np.random.default_rng(n).normal(0.3, 1, n)
-    found = judge({"new": paired(values)}, BY_FIVE, look, 0.01, 1)["new"]
+    found = judge({"new": paired(values)}, BY_FIVE, look, 0.01, 1, 1)["new"]
     expected = stats.ttest_1samp(values, 0).confidence_interval(1 - level)
     assert (found.low, found.high) == pytest.approx(tuple(expected))
     assert found.level == level
@@ -173,10 +173,10 @@ def test_a_large_difference_is_better_or_worse_and_a_small_one_equal():
         "same": paired(noise),
         "far": paired(20 * noise),
     }
-    found = judge(comparisons, BY_FIVE, 3, 0.01, 4)
+    found = judge(comparisons, BY_FIVE, 3, 0.01, 4, 4)
     ended = {name: seen.conclusion for name, seen in found.items()}
     assert ended == {"up": "better", "down": "worse", "same": "equal", "far": "open"}
-    losses = judge(comparisons, BY_FIVE, 3, 0.01, 4, better=-1)
+    losses = judge(comparisons, BY_FIVE, 3, 0.01, 4, 4, better=-1)
     assert (losses["up"].conclusion, losses["down"].conclusion) == ("worse", "better")
 
 
@@ -184,22 +184,54 @@ def test_holm_at_a_look_corrects_for_the_number_of_recipes():
     """Ten positive differences pass the level of a single comparison, but not the smallest of Holm's three levels."""
     weak = paired([0.05, 0.2, 0.3, 0.4, 0.5, 0.5, 0.6, 0.7, 0.8, 0.95])
     levels = corrected_levels("obrien_fleming", BY_FIVE.seeds, 2, 3)
-    alone = judge({"weak": weak}, BY_FIVE, 2, 0.0, 1)["weak"]
+    alone = judge({"weak": weak}, BY_FIVE, 2, 0.0, 1, 1)["weak"]
     assert levels[0] < alone.p < levels[2]
-    together = judge({"weak": weak, "other": paired(np.tile([-1.0, 1.0], 5))}, BY_FIVE, 2, 0.0, 3)
+    together = judge({"weak": weak, "other": paired(np.tile([-1.0, 1.0], 5))}, BY_FIVE, 2, 0.0, 3, 3)
     assert (alone.conclusion, together["weak"].conclusion) == ("better", "open")
     strong = paired(np.linspace(0.9, 1.1, 14))
-    found = judge({"weak": weak, "strong": strong}, BY_FIVE, 2, 0.0, 2)
+    found = judge({"weak": weak, "strong": strong}, BY_FIVE, 2, 0.0, 2, 2)
     assert (found["strong"].level, found["weak"].level) == (
         corrected_levels("obrien_fleming", BY_FIVE.seeds, 2, 2)[0],
         corrected_levels("obrien_fleming", BY_FIVE.seeds, 2, 2)[1],
     )
 
 
+@pytest.mark.parametrize(("gap", "verdict"), [(1.0, "equal"), (0.0, "better or worse")])
+def test_false_verdicts_of_six_recipes_together_are_at_most_five_percent(gap, verdict):
+    """Six recipes share a baseline. They differ from it by the margin, or do not differ."""
+    rounds, recipes, studies, wrong = SeedRounds(6, 6, 18, "pocock"), 6, 1200, 0
+    rng = np.random.default_rng(5)
+    for scores in rng.standard_normal((studies, recipes + 1, rounds.max_seeds)):
+        open_ones, significant, equal = [*range(recipes)], 0, 0
+        for look, n in enumerate(rounds.seeds, 1):
+            values = gap + scores[1:, :n] - scores[0, :n]
+            errors = values.std(1, ddof=1) / n**0.5
+            ps = 2 * stats.t.sf(np.abs(values.mean(1)) / errors, n - 1)
+            compared = {
+                recipe: Comparison(
+                    *(float(values[recipe].mean()), None, None, float(errors[recipe]), float(ps[recipe]), None),
+                    *(("seeds",), np.empty(0), {}),
+                    pairs=n,
+                )
+                for recipe in open_ones
+            }
+            seen = judge(compared, rounds, look, 1.0, recipes - significant, recipes - equal)
+            ended = [each.conclusion for each in seen.values()]
+            if any(each in verdict for each in ended):
+                wrong += 1
+                break
+            significant += ended.count("better") + ended.count("worse")
+            equal += ended.count("equal")
+            open_ones = [recipe for recipe in open_ones if seen[recipe].conclusion == "open"]
+            if not open_ones:
+                break
+    assert wrong / studies <= 0.05 + 3 * (0.05 * 0.95 / studies) ** 0.5
+
+
 def test_seeds_that_do_not_vary_decide_nothing():
-    found = judge({"new": paired([0.02] * 10, is_varied=False)}, BY_FIVE, 2, 0.05, 1)["new"]
+    found = judge({"new": paired([0.02] * 10, is_varied=False)}, BY_FIVE, 2, 0.05, 1, 1)["new"]
     assert (found.conclusion, found.low, found.p) == ("open", None, None)
-    assert outlook(found, BY_FIVE, 2, 0.05, 1).ends == 0.0
+    assert outlook(found, BY_FIVE, 2, 0.05, 1, 1).ends == 0.0
 
 
 def test_the_outlook_expects_more_seeds_for_smaller_differences():
@@ -207,7 +239,7 @@ def test_the_outlook_expects_more_seeds_for_smaller_differences():
     noise = rng.standard_normal(5)
     noise = (noise - noise.mean()) / noise.std(ddof=1)
     outlooks = [
-        outlook(judge({"new": paired(noise + gap)}, BY_FIVE, 1, 0.1, 1)["new"], BY_FIVE, 1, 0.1, 1)
+        outlook(judge({"new": paired(noise + gap)}, BY_FIVE, 1, 0.1, 1, 1)["new"], BY_FIVE, 1, 0.1, 1, 1)
         for gap in (1.5, 0.5)
     ]
     assert outlooks[0].seeds < outlooks[1].seeds <= 20
@@ -219,7 +251,7 @@ def test_the_smallest_p_of_a_look_is_that_of_its_tests(n):
     pairs, (a, b) = paired(np.linspace(1.0, 2.0, n)), np.random.default_rng(0).normal(0, 1e-3, (2, n))
     sides = compare(Tested(a + 1), Tested(b))
     for comparison in (pairs, sides):
-        seen = judge({"new": comparison}, SeedRounds(n, 1, n + 1), 1, 0.0, 1)["new"]
+        seen = judge({"new": comparison}, SeedRounds(n, 1, n + 1), 1, 0.0, 1, 1)["new"]
         assert least_p(seen, n) == pytest.approx(comparison.least_p)
 
 
@@ -230,9 +262,9 @@ def test_the_outlook_finds_no_difference_at_looks_that_cannot():
     levels = seed_levels("pocock", rounds.seeds)
     first = next(n for n, level in zip(rounds.seeds, levels, strict=True) if 2.0 ** (1 - n) < level)
     assert first > 5
-    assert outlook(seen, rounds, 1, 0.0, 1).seeds == first
+    assert outlook(seen, rounds, 1, 0.0, 1, 1).seeds == first
     never = Seen(1.0, 0.9, 1.1, 0.01, 0.01, 0.01, "open", ["examples", "seeds"], floor=0.05)
-    assert outlook(never, rounds, 1, 0.0, 1).ends == 0.0
+    assert outlook(never, rounds, 1, 0.0, 1, 1).ends == 0.0
 
 
 def test_looks_draw_enough_permutations_for_their_level():

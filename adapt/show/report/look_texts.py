@@ -96,9 +96,10 @@ def looks_table(looks: Sequence[Looked], change: Callable[[str], Change]) -> Tab
         "A look is an interim analysis. Each row shows a comparison at the look at which it ended, or at its latest "
         f"look. Repeated 95% intervals hold at all looks together ({spending} spending, Lan and DeMets 1983); they are "
         "not corrected for the number of recipes. A difference is significant if p is below the level of the look. "
-        "Holm's method corrects this level for the number of recipes. For each task or metric, at most 5% of studies "
-        "have a false verdict of better or worse, over all looks and recipes. For each comparison, at most 2.5% of "
-        "studies have a false verdict of no difference that matters."
+        "There is no difference that matters if the interval at the level of the look is within the margin. Holm's "
+        "method corrects both levels for the number of recipes. For each task or metric, over all looks and recipes, "
+        "at most 5% of studies have a false verdict of better or worse, and at most 2.5% have a false verdict of no "
+        "difference that matters."
     )
     return Table(header, rows, "Verdicts of the sequential study", note)
 

@@ -107,7 +107,7 @@ def test_the_report_is_made_again_after_a_look_and_for_fewer_missing_stages(monk
     monkeypatch.setattr(page_module, "LEAST_S", 0.0)
     monkeypatch.setattr(page_module, "SHARE", 1e9)
     study = replace(EMPTY, looks=[], missing=["dapt"])
-    looked = Looked("a", "", 1, [4], 0.05, 0.01, 1, 0, "obrien_fleming", {})
+    looked = Looked("a", "", 1, [4], 0.05, 0.01, 1, 0, 0, "obrien_fleming", {})
     studies = [study, replace(study, looks=[looked]), replace(study, looks=[looked], missing=[])]
     page = FollowedPage("my study", lambda: (studies.pop(0), NOW))
     assert "0 [&#39;dapt&#39;]" in page.html()
