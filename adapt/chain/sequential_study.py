@@ -169,6 +169,35 @@ def built_chain(nodes: Sequence[Node], baseline: str, margin: Margin, rounds: Se
     return replace(chain, goals=goals, sequential=_study_now(followed, goals, rounds, chain))
 
 
+def looks_without_differences(nodes: Sequence[Node], baseline: str, rounds: SeedRounds) -> list[str]:
+    """Says which looks have so few seeds that no p can be significant. These looks can only find no difference.
+
+    Args:
+        nodes: the nodes, from `study_nodes`.
+        baseline: name of the recipe with which the other recipes are compared.
+        rounds: the rounds of seeds.
+    """
+    from adapt.statistics.looks import corrected_levels_at, least_p_of_seeds
+
+    arms: dict[tuple[str, ...], set[str]] = {}
+    for node in nodes:
+        if (arm := _arm(node)) and arm[1] != baseline:
+            arms.setdefault(arm[0], set()).add(arm[1])
+    sentences = []
+    for is_paired, recipes in sorted({(not row, len(others)) for row, others in arms.items()}):
+        levels = corrected_levels_at(rounds, recipes)
+        for look, (seeds, level) in enumerate(zip(rounds.seeds, levels, strict=True), 1):
+            least = least_p_of_seeds(seeds, is_paired)
+            if least >= level:
+                sentences.append(
+                    f"Look {look} cannot find that a recipe is better or worse: with {seeds}"
+                    f" {'pairs of seeds' if is_paired else 'seeds per side'}, p is at least {least:.2g}, and must be"
+                    f" below {level:.1g} for {'1 recipe' if recipes == 1 else f'{recipes} recipes'}. Raise"
+                    f" {'sequential.first_seeds' if look < len(levels) else 'sequential.max_seeds'}, if it should."
+                )
+    return list(dict.fromkeys(sentences))
+
+
 def compared_rows(goals: Sequence[Goal], rounds: SeedRounds) -> Iterator[ComparedRow]:
     """Groups the runs of a chain by compared task or metric, by recipe and by seed."""
     tuned = [goal for goal in goals if goal.stage.kind == "finetune"]

@@ -43,13 +43,21 @@ def samples_for(level: float) -> int:
 
 def least_p(seen: Seen, seeds: int) -> float:
     """Returns the smallest p that the tests of a comparison can give with this number of seeds per side."""
-    least = 0.0
-    if seen.pairs:
-        least = 2.0 ** (1 - seeds) if 2**seeds <= MOST_SIGNS else 1 / (MOST_SIGNS + 1)
-    elif "seeds" in seen.over:
-        ways = comb(2 * seeds, seeds)
-        least = 2 / ways if ways <= MOST_ARRANGEMENTS else 1 / (MOST_ARRANGEMENTS + 1)
-    return max(seen.floor, least)
+    tests_seeds = seen.pairs > 0 or "seeds" in seen.over
+    return max(seen.floor, least_p_of_seeds(seeds, seen.pairs > 0) if tests_seeds else 0.0)
+
+
+def least_p_of_seeds(seeds: int, is_paired: bool) -> float:
+    """Returns the smallest p that a permutation test of seeds can give.
+
+    Args:
+        seeds: number of seeds per side.
+        is_paired: whether the seeds of the two sides are paired.
+    """
+    if is_paired:
+        return 2.0 ** (1 - seeds) if 2**seeds <= MOST_SIGNS else 1 / (MOST_SIGNS + 1)
+    ways = comb(2 * seeds, seeds)
+    return 2 / ways if ways <= MOST_ARRANGEMENTS else 1 / (MOST_ARRANGEMENTS + 1)
 
 
 def freedom_of(comparison: Comparison) -> float:

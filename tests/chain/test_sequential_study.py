@@ -130,6 +130,14 @@ def test_recipes_whose_comparison_has_ended_get_no_more_seeds(content: Content) 
     assert not ahead(third)
 
 
+@pytest.mark.parametrize(("first", "is_said"), [(3, True), (6, False)])
+def test_the_plan_names_looks_that_can_find_no_difference(content: Content, first: int, is_said: bool) -> None:
+    """With three seeds per side, no p is below .1, and three recipes need a p below .05 / 3."""
+    content["sequential"] |= {"first_seeds": first, "spending": "pocock"}
+    said = render_text(chain_of(content).plan().blocks())
+    assert ("Look 1 cannot find that a recipe is better or worse" in " ".join(said.split())) is is_said
+
+
 def test_the_baseline_goes_on_with_the_open_recipes(content: Content) -> None:
     content["report"]["margin"]["points"] = 0.01
     run = chain_of(content)
