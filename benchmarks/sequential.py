@@ -4,15 +4,19 @@ A sequential study adds seeds in rounds until its comparisons are decided. If th
 continues the study. The file is also written if a stage fails.
 
 python -m benchmarks.sequential benchmarks/study_labels.yaml --out FILE.json [options of dontstop chain]
+
+--recipes A,B runs only these recipes, including the baseline, and --seeds N looks only once, at N seeds. Verdicts are
+then corrected for these recipes only, so choose them before the study runs.
 """
 
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from adapt.chain.chain_file import read_command
+from adapt.chain.chain_file import ChainFile, read_chain, read_command
 from adapt.chain.chain_run import ChainRun, Report
 from adapt.show.renderers import show_blocks
 from adapt.show.report.sequence_runs import MEASURES, sequences_of
@@ -50,7 +54,7 @@ def raw(run: ChainRun, found: Study) -> dict[str, Any]:
     losses = {
         entry.label: {
             "tokens": entry.result.tokens,
-            "device_hours": _rounded(entry.record.cost.get("device_hours")),
+            "device_hours": _rounded(whole_hours(entry.record.cost, entry.result.tokens)),
             **{
                 text: {"before": _rounded(loss.before.value), "after": _rounded(loss.after.value)}
                 for text, loss in entry.result.losses.items()
@@ -76,6 +80,17 @@ def raw(run: ChainRun, found: Study) -> dict[str, Any]:
     }
 
 
+def whole_hours(cost: Mapping[str, Any], tokens: int) -> float | None:
+    """Returns the device-hours that a training run would take without the steps of a shorter run (schedule `wsd`).
+
+    Args:
+        cost: cost of the run's own steps.
+        tokens: tokens of all steps, including those of the shorter run.
+    """
+    hours, own = cost.get("device_hours"), cost.get("tokens")
+    return hours * tokens / own if hours and own else hours
+
+
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, DIGITS)
 
@@ -88,19 +103,40 @@ def write(run: ChainRun, report: Report, file: Path) -> None:
     file.write_text(f"{{\n{lines}\n}}\n")
 
 
+def smaller(file: ChainFile, options: Mapping[str, str]) -> ChainFile:
+    """Returns the chain file with only some recipes (option `recipes`), and only one look (option `seeds`)."""
+    if chosen := options.get("recipes"):
+        known, names = file.sets["recipe"], chosen.split(",")
+        if wrong := [name for name in names if name not in known]:
+            raise SystemExit(f"--recipes: unknown: {', '.join(wrong)}; choose from {', '.join(known)}")
+        file = replace(file, sets={**file.sets, "recipe": {name: known[name] for name in names}})
+    if file.rounds and (seeds := options.get("seeds")):
+        file = replace(file, rounds=replace(file.rounds, first_seeds=int(seeds), max_seeds=int(seeds)))
+    return file
+
+
+def split_options(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Returns the values of this program's options, keyed by name, and the arguments of `dontstop chain`."""
+    own, rest = dict[str, str](), list(arguments)
+    for name in ("out", "recipes", "seeds"):
+        if f"--{name}" in rest[:-1]:
+            place = rest.index(f"--{name}")
+            own[name] = rest[place + 1]
+            del rest[place : place + 2]
+    return own, rest
+
+
 def main() -> None:
-    arguments = sys.argv[1:]
-    if "--out" not in arguments[:-1]:
+    options, arguments = split_options(sys.argv[1:])
+    if "out" not in options:
         raise SystemExit("name the file of the results: --out FILE.json")
-    place = arguments.index("--out")
-    file = Path(arguments[place + 1])
-    command = read_command(["run", *arguments[:place], *arguments[place + 2 :]])
-    run = ChainRun.of(command.file, command.let, command.common, command.only)
+    command = read_command(["run", *arguments])
+    run = ChainRun(smaller(read_chain(command.file, command.let, command.common), options), command.only)
     try:
         run.finish()
     finally:
         report = run.report()
-        write(run, report, file)
+        write(run, report, Path(options["out"]))
     show_blocks(report.first_blocks())
 
 

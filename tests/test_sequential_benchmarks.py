@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,14 @@ from adapt.chain.chain_file import read_chain
 from adapt.chain.chain_nodes import expand_chain
 from adapt.chain.chain_run import ChainRun
 from adapt.chain.sequential_study import study_nodes
+from adapt.config import flat
+from adapt.tuning.search_checks import read_space
 from benchmarks.few_labels import shuffled
-from benchmarks.sequential import raw
+from benchmarks.sequential import raw, smaller, split_options, whole_hours
 from tests.show.report.fake_studies import fake_study
 
-FILES = sorted(Path(__file__).parents[1].glob("benchmarks/study_*.yaml"))
+ROOT = Path(__file__).parents[1]
+FILES = sorted(ROOT.glob("benchmarks/study_*.yaml"))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -40,6 +44,50 @@ def test_recipes_have_equal_budgets_and_seeds_that_no_trial_had(file: Path) -> N
     assert recipes == set(source.sets["recipe"])
 
 
+TINY = {"rate": "5e-4", "head_rate": "5e-4", "space": "tiny"}
+SETTINGS = [
+    *(("study_forgetting", {}, 4), ("study_labels", {}, 4), ("study_text", {}, 4), ("study_labels", TINY, 4)),
+    *(("study_text", TINY, 4), ("study_labels", {**TINY, "space": "short"}, 2)),
+]
+
+
+@pytest.mark.parametrize(("study", "let", "samples"), SETTINGS)
+def test_no_trial_repeats_the_settings_of_the_study(study: str, let: dict[str, str], samples: int) -> None:
+    source = read_chain(str(ROOT / "benchmarks" / f"{study}.yaml"), {"data": "data", **let})
+    for node in expand_chain(source):
+        if node.is_search:
+            fields, space = flat(node.config), read_space(node.config.tune.space)
+            grid = {*product(*(domain.categories for domain in space.values()))}
+            assert len(grid) == samples
+            assert tuple(fields[name] for name in space) not in grid
+
+
+def test_all_trials_of_a_recipe_take_the_same_compute_and_replay() -> None:
+    nodes = expand_chain(read_chain(str(ROOT / "benchmarks" / "study_forgetting.yaml"), {"data": "data"}))
+    for node in nodes:
+        recipe, replays = node.values["recipe"], node.config.sequence.replay_fraction
+        assert bool(replays) is recipe.endswith("-replay")
+        if node.is_search:
+            space = read_space(node.config.tune.space)
+            shares = space["sequence.replay_fraction"].categories if "sequence.replay_fraction" in space else [replays]
+            assert shares == [replays]
+        if node.is_search and node.config.method.kind == "das":
+            weights = [*space["das.contrast_weight"].categories, node.config.das.contrast_weight]
+            assert {weight > 0 for weight in weights} == {recipe == "DAS"}
+
+
+def test_a_part_of_a_study_has_fewer_recipes_and_one_look() -> None:
+    options, rest = split_options([*("study.yaml", "--recipes", "plain,L2-SP-replay"), *("--seeds", "7", "--out", "a")])
+    assert rest == ["study.yaml"]
+    source = read_chain(str(ROOT / "benchmarks" / "study_forgetting.yaml"), {"data": "data"})
+    part = smaller(source, options)
+    assert {node.values["recipe"] for node in expand_chain(part)} == {"plain", "L2-SP-replay"}
+    assert part.rounds is not None
+    assert part.rounds.seeds == (7,)
+    with pytest.raises(SystemExit, match="unknown: no"):
+        smaller(source, {"recipes": "plain,no"})
+
+
 def test_the_file_of_results_has_every_score(tmp_path: Path) -> None:
     found = fake_study(tmp_path)
     run = ChainRun(read_chain(str(FILES[0]), {"data": "data"}))
@@ -56,3 +104,10 @@ def test_a_part_of_a_split_has_the_classes_of_the_whole_split(tmp_path: Path) ->
     part = shuffled(file)[:250]
     assert 95 < Counter(example["label"] for example in part)["a"] < 155
     assert part == shuffled(file)[:250]
+
+
+def test_the_cost_of_a_longer_run_includes_the_steps_of_the_shorter_one() -> None:
+    assert whole_hours({"device_hours": 0.2, "tokens": 700}, 1000) == pytest.approx(0.2 / 0.7)
+    assert whole_hours({"device_hours": 0.2, "tokens": 1000}, 1000) == 0.2
+    assert whole_hours({"device_hours": 0.2}, 1000) == 0.2
+    assert whole_hours({}, 1000) is None

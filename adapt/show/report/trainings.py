@@ -250,7 +250,10 @@ def training_costs(results: Results, compared: Compared, trainings: Trainings) -
         "mean gain [points of 100]",
         "loss change on general text [nats per token]",
     ]
-    note = "Device time for all tasks and seeds together; a training that several tasks share is counted once."
+    note = (
+        "Device time for all tasks and seeds together; a training that several tasks share is counted once. "
+        "A training that continues the steps of another training (schedule wsd) counts only its own steps."
+    )
     return Table(header, rows, "Cost and gain", note)
 
 
