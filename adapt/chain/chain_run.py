@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.chain.chain_file import ChainFile, read_chain
-from adapt.chain.chain_stages import Chain, ahead, check_chain, study, trainings_ahead
+from adapt.chain.chain_stages import Chain, ahead, check_chain, regimes_ahead, study, trainings_ahead
 from adapt.chain.sequential_study import built_chain, looks_without_differences, study_nodes
 from adapt.job.job_run import run_stages
 from adapt.job.job_text import outlook_blocks, text_outlooks
@@ -118,6 +118,7 @@ class ChainRun:
         tables += [table for table in [trainings_table(trainings_ahead(chain))] if table]
         goals = [goal.stage for goal in chain.goals]
         tables += outlook_blocks(text_outlooks(unfinished(goals, chain.store)[0], {}))
+        tables += regimes_ahead(chain)
         if self.file.rounds:
             nodes = study_nodes(self.file, self.only)
             tables += map(TextBlock, looks_without_differences(nodes, self.file.baseline, self.file.rounds))

@@ -12,11 +12,12 @@ from typing import Any
 from adapt.chain.chain_nodes import Node
 from adapt.chain.look_stage import Goal, SeedLook
 from adapt.config import Config, NotifyConfig, ResourcesConfig
-from adapt.job.job_run import Job, push_of
+from adapt.job.job_run import Job, push_of, regime_blocks
 from adapt.model.start import Start
 from adapt.runner import Finished, Record, Stage, Store
 from adapt.runner.ensure import check_ahead, unfinished
 from adapt.runner.stage import everything
+from adapt.show.blocks import Block
 from adapt.show.progress.chain_now import StudyNow
 from adapt.show.progress.goals import TrainingAhead
 from adapt.show.report.study import Entry, Study
@@ -277,6 +278,19 @@ def trainings_ahead(chain: Chain) -> list[TrainingAhead]:
             label = labels.get(stage.key, stage.name)
             ahead.append(TrainingAhead(label, forecast.tokens, forecast.device_hours, forecast.cost))
     return ahead
+
+
+def regimes_ahead(chain: Chain) -> list[Block]:
+    """Describes passes over the text and tokens per parameter of each training stage that will run."""
+    waiting, done = unfinished([goal.stage for goal in chain.goals], chain.store)
+    labels = {training.key: label for goal in reversed(chain.goals) for training, label in _trainings_of(goal)}
+    return regime_blocks(
+        [
+            (labels.get(stage.key, stage.name), stage.regime(_records(stage, chain.store, done)), stage.config)
+            for stage in waiting
+            if isinstance(stage, Train)
+        ]
+    )
 
 
 def _records(stage: Stage[Any], store: Store, done: Mapping[str, Record]) -> dict[str, Record]:

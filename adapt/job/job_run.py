@@ -16,7 +16,7 @@ from adapt.ray.runtime import address_of, connect, totals
 from adapt.runner import Done, Finished, Record, Stage, Store, ensure, ensure_all, plan_stages
 from adapt.runner.ensure import Planned, check_ahead, unfinished
 from adapt.runner.notifications import notifying
-from adapt.show.blocks import Block, Table, TextBlock, first_sentence, shown_by, summary
+from adapt.show.blocks import Block, Table, TextBlock, first_sentence, joined_names, shown_by, summary
 from adapt.show.progress.goals import TrainingAhead, trainings_table
 from adapt.show.renderers import SelfShown, show_blocks
 from adapt.stage.budget import budget_outlook, within_budget
@@ -240,25 +240,37 @@ class Plan(SelfShown):
             if forecast:
                 lines = [[figure, text] for figure, text in forecast.lines().items()]
                 blocks.append(Table(["figure", "forecast"], lines, f"Forecast for the training {name}", words=True))
-        return [*blocks, *self._regimes()]
+        return [*blocks, *regime_blocks([(name, of, self.config) for name, of in self.regimes.items()])]
 
-    def _regimes(self) -> list[Block]:
-        """Describes each training stage's passes over the text and tokens per parameter. Advises on the first stage."""
-        known = {name: regime for name, regime in self.regimes.items() if regime}
-        if self.regimes and not known:
-            return [
-                TextBlock(
-                    "Regime (tokens per parameter): not known until the text is prepared; dontstop advise estimates it."
-                )
-            ]
-        several = len(known) > 1
-        blocks: list[Block] = [
-            TextBlock(f"{name}: {regime.sentence()}" if several else regime.sentence())
-            for name, regime in known.items()
+
+def regime_blocks(trainings: Sequence[tuple[str, Regime | None, Config | None]]) -> list[Block]:
+    """Describes passes over the text and tokens per parameter of training stages, with one line per regime.
+
+    A table recommends settings for the first stage that has little text.
+
+    Args:
+        trainings: name, regime and configuration of each training stage. The regime is None if the stage's text is not
+            prepared yet.
+    """
+    names: dict[Regime, list[str]] = {}
+    for name, regime, _ in trainings:
+        if regime:
+            names.setdefault(regime, []).append(name)
+    if trainings and not names:
+        return [
+            TextBlock(
+                "Regime (tokens per parameter): not known until the text is prepared; dontstop advise estimates it."
+            )
         ]
-        first = next(iter(known.values()), None)
-        follows = first.recommendations(self.config) if first and self.config else []
-        return [*blocks, *(first.shown(follows)[1:] if first else [])]
+    several = len(names) > 1
+    blocks: list[Block] = [
+        TextBlock(f"{joined_names(of)}: {regime.sentence()}" if several else regime.sentence())
+        for regime, of in names.items()
+    ]
+    for _, regime, config in trainings:
+        if regime and config and (follows := regime.recommendations(config)):
+            return [*blocks, *regime.shown(follows)[1:]]
+    return blocks
 
 
 def plan_table(stages: list[Planned]) -> Table:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
+from adapt.advise.regime import Regime
 from adapt.chain.chain_file import read_chain
 from adapt.chain.chain_nodes import expand_chain
-from adapt.chain.chain_stages import Chain, ahead, build_chain, study, trainings_ahead
+from adapt.chain.chain_stages import Chain, ahead, build_chain, regimes_ahead, study, trainings_ahead
 from adapt.evaluate.measurements import Estimate
 from adapt.runner import Record
 from adapt.show.blocks import Table, TextBlock
@@ -205,6 +206,20 @@ def test_plans_list_trainings_before_a_search_but_not_its_trials(
     assert trainings_ahead(chain) == []
     assert [training.config.training.max_steps for training in looked] == [3]
     assert ahead(chain)["search"] == 1
+
+
+def test_plans_name_the_regime_of_each_training(content: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    content["stages"] = {"first": {"job": "tapt", "for": "recipe", "method.kind": "{recipe.kind}"}}
+    chain = chain_of(content)
+    (unknown,) = regimes_ahead(chain)
+    assert "not known until the text is prepared" in str(unknown)
+    regimes = {"plain": Regime(1000, 500, 2.0), "l2sp": Regime(1000, 100_000, 1.0)}
+    monkeypatch.setattr(Train, "regime", lambda self, records: regimes[self.config.method.kind])
+    small, ample, table = regimes_ahead(chain)
+    assert "first[one]: Regime: small text" in str(small)
+    assert "first[two]: Regime: ample text" in str(ample)
+    assert isinstance(table, Table)
+    assert "weight decay" in {row[0] for row in table.rows}
 
 
 def test_the_plan_shows_the_trials_without_reading_the_test_split(content: dict[str, Any]) -> None:
