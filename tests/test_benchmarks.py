@@ -30,6 +30,7 @@ TOOLS = {
         "equality",
         "few_labels",
         "objectives_study",
+        "replay_study",
         "rtd_study",
         "selection_study",
         "sentence_pairs",
