@@ -28,6 +28,8 @@ CHOOSING = "1001"
 TEXTS = ("domain", "general")
 Losses = dict[tuple[str, str], dict[str, dict[str, float]]]
 """Held-out loss after training [nats per token], keyed by recipe and rate, then seed, then text."""
+Differences = Mapping[tuple[str, str, str], Comparison]
+"""Comparison of two recipes on a text, keyed by both recipes and the text."""
 AtBest = dict[str, dict[str, dict[str, float]]]
 """Held-out losses at each recipe's best rate, keyed by recipe, seed and text, without the seed CHOOSING."""
 
@@ -62,7 +64,7 @@ def at_best(found: Losses, best: Mapping[str, str]) -> AtBest:
     }
 
 
-def differences(chosen: AtBest) -> dict[tuple[str, str, str], Comparison]:
+def differences(chosen: AtBest) -> Differences:
     """Compares every two recipes on each text, paired by seed. The keys are the two recipes and the text.
 
     A difference is the first recipe's loss minus the second recipe's loss.
@@ -105,21 +107,19 @@ def of_recipes(chosen: AtBest, best: Mapping[str, str]) -> Table:
     return Table(header, rows, "Mean losses at the best rate", "Nats per token, on text that no recipe trained on.")
 
 
-def compared_table(compared: Mapping[tuple[str, str, str], Comparison]) -> Table:
+def compared_table(compared: Differences) -> Table:
     """Makes the table of differences between recipes."""
     rows: list[list[Cell | str]] = []
     for (first, second, text), each in compared.items():
         known = each.low is not None and each.high is not None
         ends = f"{each.low:+.3f} to {each.high:+.3f}" if known else ""
         p = NONE if each.p is None else p_value(each.p, bare=True)
-        rows.append([f"{first} − {second}", text, Cell(f"{each.difference:+.3f}", ends), p])
+        rows.append([f"{first} - {second}", text, Cell(f"{each.difference:+.3f}", ends), p])
     note = "Nats per token, paired by seed, 95% intervals by Student's t or the sign-flip test, not corrected."
     return Table(["recipes", "text", "difference of losses", "p"], rows, "Differences between recipes", note)
 
 
-def write(
-    found: Losses, best: Mapping[str, str], compared: Mapping[tuple[str, str, str], Comparison], file: Path
-) -> None:
+def write(found: Losses, best: Mapping[str, str], compared: Differences, file: Path) -> None:
     """Writes the best rates, all losses, and the differences to a JSON file."""
     content = {
         "rates": dict(best),
