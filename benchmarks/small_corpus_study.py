@@ -1,4 +1,4 @@
-"""Cuts the texts of the study of small corpora, and prints its table: losses of all recipes with intervals and costs.
+"""Cuts the texts of the study of small corpora, and prints its tables: losses of all recipes with intervals and costs.
 
 python -m benchmarks.small_corpus_study cut --data data --out /tmp/small
 python -m benchmarks.small_corpus_study show benchmarks/small_corpus_study.yaml [options of dontstop chain]
@@ -14,10 +14,12 @@ from pathlib import Path
 from adapt.chain.chain_file import read_chain, read_command
 from adapt.chain.chain_nodes import expand_chain
 from adapt.chain.chain_stages import build_chain, study
+from adapt.evaluate.measurements import LossChange
 from adapt.show.blocks import NONE, Cell, Section, Table
 from adapt.show.renderers import render_markdown
 from adapt.show.report.study import Study
 from adapt.stage.ensemble import EnsembleRow
+from adapt.statistics.comparison import paired
 
 CORPORA = {"cs": "cs_acl_abstracts", "pubmed": "biomed_pubmed"}
 SIZES = (1, 3, 10)
@@ -54,7 +56,10 @@ def losses(finished: Study) -> Table:
             rows += [[*(entry.values[name] for name in ("domain", "size", "way")), *_cells(row)] for row in own]
     texts = ("loss on the domain", "from the best single", "loss on general text", "from the best single")
     header = ["domain", "MB", "search", "recipe", *texts, "device-hours"]
-    note = "Nats per token; 95% intervals over documents. The best single model was chosen on the same documents."
+    note = (
+        "Nats per token; 95% intervals over documents. The best single model was chosen on the same documents. Each mean "
+        "of predictions, student and average has one replicate: the intervals leave out that other seeds would differ."
+    )
     return Table(header, rows, "Small corpora", note)
 
 
@@ -70,13 +75,34 @@ def _cells(row: EnsembleRow) -> list[Cell | str]:
     return [NAMES.get(row.role, row.name), *figures, NONE if row.device_hours is None else f"{row.device_hours:.3g}"]
 
 
+def decay_gains(finished: Study) -> Table:
+    """Makes the table of differences between tuned and usual weight decay: single models, paired by seed."""
+    found: dict[tuple[str, str], dict[str, dict[str, dict[str, LossChange]]]] = {}
+    for entry in finished.entries:
+        if entry.record.stage == "export" and entry.name == "single":
+            values = entry.values
+            of_way = found.setdefault((values["domain"], values["size"]), {}).setdefault(values["way"], {})
+            of_way[values["seed"]] = entry.result.losses
+    rows: list[list[Cell | str]] = []
+    for (domain, size), ways in found.items():
+        plain, decayed = ways.get("plain", {}), ways.get("decayed", {})
+        shared = [seed for seed in decayed if seed in plain]
+        for text in ("domain", "general") if shared else ():
+            gaps = [decayed[seed][text].after.value - plain[seed][text].after.value for seed in shared]
+            gap = paired(gaps)
+            ends = "" if gap.low is None or gap.high is None else f"{gap.low:+.3f} to {gap.high:+.3f}"
+            rows.append([domain, size, text, f"{len(shared)}", Cell(f"{gap.difference:+.3f}", ends)])
+    note = "Nats per token. Below 0, tuned weight decay is better. Paired by seed, with 95% intervals over seeds."
+    return Table(["domain", "MB", "text", "seeds", "decayed - plain"], rows, "Tuned weight decay, single models", note)
+
+
 def show(arguments: list[str]) -> None:
-    """Prints the table of a finished chain."""
+    """Prints the tables of a finished chain."""
     command = read_command(["report", *arguments])
     recipe = read_chain(command.file, command.let, command.common)
     finished = study(recipe.name, recipe.baseline, build_chain(expand_chain(recipe, command.only)))
     about = f"{len(finished.entries)} stages, {len(finished.missing)} not run"
-    print(render_markdown(recipe.name, about, [Section("Small corpora", [losses(finished)])]))
+    print(render_markdown(recipe.name, about, [Section("Small corpora", [losses(finished), decay_gains(finished)])]))
 
 
 def main() -> None:

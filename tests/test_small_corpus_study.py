@@ -1,6 +1,7 @@
 """Tests the study of small corpora: its texts, its table on synthetic results, and its chain file."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from adapt.chain.chain_file import read_chain
@@ -10,8 +11,9 @@ from adapt.runner import Finished
 from adapt.show.blocks import NONE, Cell
 from adapt.show.report.study import Entry, Study
 from adapt.stage.ensemble import Ensembled, EnsembleRow
+from adapt.stage.export_model import Adapted
 from adapt.tuning.search_checks import read_space
-from benchmarks.small_corpus_study import first_documents, losses
+from benchmarks.small_corpus_study import decay_gains, first_documents, losses
 from tests.show.report.fake_studies import Fake
 
 ROOT = Path(__file__).parents[1]
@@ -44,14 +46,31 @@ def test_the_table_has_all_recipes_but_the_other_seeds(tmp_path: Path) -> None:
     assert found[1][8] == NONE
 
 
+def test_tuned_weight_decay_is_compared_by_seed(tmp_path: Path) -> None:
+    fake, entries = Fake(tmp_path), []
+    for way, gain in (("plain", 0.0), ("decayed", 0.1)):
+        for number, seed in enumerate(("2001", "2002", "2003")):
+            after = 1.5 - gain + number / 10
+            record = fake.export(f"{way}-{seed}", 0.9, (2.0, after, 1.0, 1.2), 1.0)
+            values = {"domain": "cs", "size": "1", "way": way, "seed": seed}
+            entries.append(Entry("single", "dapt", values, Finished(record, Adapted)))
+    rows = decay_gains(Study("made up", "single", entries)).rows
+    assert [row[:4] for row in rows] == [["cs", "1", "domain", "3"], ["cs", "1", "general", "3"]]
+    assert "-0.100" in str(rows[0][4])
+
+
 def test_each_recipe_has_a_search_of_equal_size_and_seeds_that_no_trial_had() -> None:
     nodes = {node.label: node for node in expand_chain(read_chain(FILE))}
     searches = [node for node in nodes.values() if node.is_search]
     assert len(searches) == 2 * 3 * 2
-    assert len({(node.config.tune.samples, node.config.tune.bound) for node in searches}) == 1
-    spaces = {space: {*read_space(str(ROOT / space))} for space in {str(node.config.tune.space) for node in searches}}
-    first, second = sorted(spaces.values(), key=len)
-    assert second - first == {"training.weight_decay"}
+    for size in ("1", "3", "10"):
+        plain, decayed = (nodes[f"search[cs, {size}, {way}]"] for way in ("plain", "decayed"))
+        assert replace(plain.config.tune, space=None) == replace(decayed.config.tune, space=None)
+        first, second = (read_space(str(ROOT / str(node.config.tune.space))) for node in (plain, decayed))
+        assert second.keys() - first.keys() == {"training.weight_decay"}
+        assert first["training.epochs"].categories == second["training.epochs"].categories
+        assert plain.config.training.epochs == decayed.config.training.epochs
+        assert nodes[f"single[cs, {size}, plain, 2001]"].config.training.epochs == plain.config.training.epochs
     trained = {node.config.seed for node in nodes.values() if node.name in ("single", "student")}
     assert not trained & {node.config.seed for node in searches}
     ensemble = nodes["ensemble[cs, 3, decayed]"]
