@@ -57,8 +57,8 @@ def losses(finished: Study) -> Table:
     texts = ("loss on the domain", "from the best single", "loss on general text", "from the best single")
     header = ["domain", "MB", "search", "recipe", *texts, "device-hours"]
     note = (
-        "Nats per token; 95% intervals over documents. The best single model was chosen on the same documents. There is "
-        "one ensemble, one student and one average per row, so the intervals do not cover differences between seeds."
+        "Nats per token; 95% intervals over documents. The best single model was chosen on the same documents. There "
+        "is one ensemble, one student and one average per row, so the intervals do not cover differences between seeds."
     )
     return Table(header, rows, "Small corpora", note)
 

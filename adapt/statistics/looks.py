@@ -27,7 +27,7 @@ from scipy.stats import norm, t
 
 from adapt.statistics.comparison import MOST_SIGNS, SAMPLES, Comparison
 from adapt.statistics.outcomes import MOST_ARRANGEMENTS
-from adapt.statistics.power import doubt_of
+from adapt.statistics.power import MOST_SEEDS, POWER, doubt_of
 from adapt.statistics.seeds import LEVEL, ROUNDING, Conclusion, SeedRounds, Seen, Spending
 
 STUDIES = 4000
@@ -207,6 +207,36 @@ def outlook(seen: Seen, rounds: SeedRounds, look: int, margin: float, tests: int
         seeds[ended] = count
         is_open &= ~ended
     return Outlook(float(seeds.mean()), float(1 - is_open.mean()))
+
+
+def seeds_for_verdict(seen: Seen, seeds: int, margin: float, tests: int, equal_tests: int) -> int | None:
+    """Returns how many seeds per side a new study with one look needs to end a comparison with probability `POWER`.
+
+    The observed difference and variances are taken to be the true ones, and the test examples to stay the same.
+
+    Args:
+        seen: result of the last look of a study, which left the comparison open.
+        seeds: number of seeds per side at this look. The result is larger.
+        margin: largest difference that does not matter.
+        tests: number of comparisons that p is corrected for, by Bonferroni's method.
+        equal_tests: number of comparisons that verdicts of equality are corrected for, by Bonferroni's method.
+
+    Returns:
+        The number. None if it is above `MOST_SEEDS`, or unknown because nothing varies.
+    """
+    if not seen.is_known:
+        return None
+    deviation = max((seen.error or 0.0) ** 2 - seen.fixed**2, 0.0) ** 0.5 * seeds**0.5
+    numbers, size = np.arange(seeds + 1, MOST_SEEDS + 1), abs(seen.difference)
+    noise = np.maximum(deviation / numbers**0.5, ROUNDING)
+    error = (seen.fixed**2 + noise**2) ** 0.5
+    reachable = np.array([least_p(seen, int(number)) < LEVEL / tests for number in numbers], dtype=bool)
+    far = np.where(reachable, t.isf(LEVEL / tests / 2, numbers - 1), np.inf) * error
+    near = np.maximum(margin - t.isf(LEVEL / equal_tests / 2, numbers - 1) * error, 0)
+    differs = norm.sf((far - size) / noise) + norm.cdf((-far - size) / noise)
+    equal = norm.cdf((near - size) / noise) - norm.cdf((-near - size) / noise)
+    enough = numbers[differs + equal >= POWER]
+    return int(enough[0]) if len(enough) else None
 
 
 def corrected_levels_at(rounds: SeedRounds, tests: int) -> tuple[float, ...]:

@@ -1,5 +1,6 @@
 """Tests an interim look at sequences with synthetic results, and the report of its verdicts."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,9 +14,10 @@ from adapt.job import JOBS
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.record import Record
 from adapt.show.renderers import render_text
+from adapt.show.report.look_texts import ending_text
 from adapt.show.report.report_page import contents_of
 from adapt.stage.domain_sequence import SequenceResult
-from adapt.statistics.seeds import MARGIN, Looked, SeedRounds
+from adapt.statistics.seeds import MARGIN, Ending, Looked, SeedRounds, Seen
 from adapt.support.errors import ConfigError
 from tests.show.report.fake_sequences import fake_sequences
 
@@ -81,3 +83,12 @@ def test_the_report_of_sequences_has_the_repeated_interval(tmp_path: Path) -> No
 def test_a_figure_that_a_method_lacks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="was not measured for"):
         looked(tmp_path, "against_one")
+
+
+def test_a_study_that_ends_undecided_says_how_many_seeds_decide() -> None:
+    looked = Looked("topics", "", 2, [4, 8], 0.04, 0.01, 1, 0, 0, "pocock", {})
+    open_one = Seen(0.01, -0.005, 0.025, 0.006, 0.1, 0.04, "open", ["seeds"], pairs=8)
+    last = ending_text(Ending(open_one, looked), lambda value: f"{value:+.3f}")
+    assert re.search(r"no further look is planned; a new study needs about \d+ seeds per side for a verdict$", last)
+    before = ending_text(Ending(open_one, replace(looked, look=1)), lambda value: f"{value:+.3f}")
+    assert before.endswith("more seeds follow")

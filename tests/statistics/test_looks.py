@@ -18,6 +18,7 @@ from adapt.statistics.looks import (
     repeated_interval,
     samples_for,
     seed_levels,
+    seeds_for_verdict,
     spent_level,
 )
 from adapt.statistics.outcomes import Tested
@@ -244,6 +245,24 @@ def test_the_outlook_expects_more_seeds_for_smaller_differences():
     ]
     assert outlooks[0].seeds < outlooks[1].seeds <= 20
     assert outlooks[0].ends > 0.99 > outlooks[1].ends
+
+
+@pytest.mark.parametrize(("difference", "margin"), [(0.5, 0.0), (0.1, 0.8)])
+def test_a_new_study_with_the_named_seeds_usually_has_a_verdict(difference, margin):
+    """Differences of pairs have the standard deviation 1. The study has two recipes, so each test has half of .05."""
+    seen = Seen(difference, None, None, 1 / 9**0.5, 0.3, 0.01, "open", ["seeds"], pairs=9)
+    needed = seeds_for_verdict(seen, 9, margin, 2, 2)
+    assert 9 < needed < 100
+    values = difference + np.random.default_rng(0).standard_normal((STUDIES, needed))
+    half = stats.t.isf(0.0125, needed - 1) * values.std(1, ddof=1) / needed**0.5
+    size = np.abs(values.mean(1))
+    assert ((size > half) | (size + half < margin)).mean() == pytest.approx(0.8, abs=0.04)
+
+
+def test_no_number_of_seeds_is_named_if_none_decides():
+    at_the_margin = Seen(0.01, None, None, 0.02, 0.5, 0.01, "open", ["seeds"], fixed=0.015)
+    assert seeds_for_verdict(at_the_margin, 18, 0.01, 3, 3) is None
+    assert seeds_for_verdict(Seen(0.01, None, None, None, None, 0.01, "open"), 18, 0.01, 3, 3) is None
 
 
 @pytest.mark.parametrize("n", [3, 5, 8, 15, 18])

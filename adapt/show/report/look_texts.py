@@ -7,6 +7,8 @@ import numpy as np
 from adapt.show.blocks import NONE, Cell, Table, worded_interval
 from adapt.show.drawing import INK, WIDTH, canvas, color, style, svg
 from adapt.statistics.comparison import Comparison, p_value
+from adapt.statistics.looks import seeds_for_verdict
+from adapt.statistics.power import MOST_SEEDS
 from adapt.statistics.seeds import Conclusion, Ending, Looked, endings
 
 Change = Callable[[float], str]
@@ -51,8 +53,20 @@ def ending_text(ending: Ending, change: Change, unit: str = "", is_paired: bool 
     if seen.conclusion == "equal":
         text += f", within the margin of {change(looked.margin).removeprefix('+')}"
     if seen.conclusion == "open":
-        text += "; no further look is planned" if ending.is_last else "; more seeds follow"
+        text += f"; no further look is planned{_seeds_for_verdict(ending)}" if ending.is_last else "; more seeds follow"
     return text[0].upper() + text[1:]
+
+
+def _seeds_for_verdict(ending: Ending) -> str:
+    """Says how many seeds a new study would need for a verdict. Empty if nothing varies, so that this is unknown."""
+    looked = ending.looked
+    tests = looked.recipes - looked.significant, looked.recipes - looked.equal
+    if not ending.seen.is_known:
+        return ""
+    needed = seeds_for_verdict(ending.seen, ending.seeds, looked.margin, *tests)
+    return (
+        f"; a new study needs {f'about {needed}' if needed else f'more than {MOST_SEEDS}'} seeds per side for a verdict"
+    )
 
 
 def looks_table(looks: Sequence[Looked], change: Callable[[str], Change]) -> Table:
