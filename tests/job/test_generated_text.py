@@ -4,23 +4,27 @@ import json
 import shutil
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from adapt.config import Config, GenerateConfig, MixtureConfig, ObjectiveConfig, SourceConfig, SynthesizeConfig
+from adapt.generate import generate_blocks
+from adapt.generate.generate_blocks import FilterCounts
 from adapt.generate.rewriting import OWN_TEMPLATES
 from adapt.job.sequence_job import sequence_stages
 from adapt.job.training_jobs import dapt_stages
 from adapt.runner.stage import everything
 from adapt.stage import generate_text
 from adapt.stage.context import Context
-from adapt.stage.generate_text import FilterTexts, Generate, Synthesize
+from adapt.stage.generate_text import FilterTexts, Generate, GeneratedTexts, Synthesize
 from adapt.stage.prepare_text import PrepareTexts
 from adapt.stage.training_plan import REPHRASED, weights_with_rephrased
-from adapt.support.errors import AdaptError, ModelError
+from adapt.support.errors import AdaptError, DataError, ModelError
 from tests.generate.toys import tiny_decoder
 from tests.job.worlds import changed, dapt_world, sequence_world
+from tests.runner.made import made_up
 
 SELF = {"mixture.replay_kind": "self", "objective.kind": "causal"}
 SHORT = {"generate.max_length": 100}
@@ -60,6 +64,25 @@ def test_text_of_the_model_is_replayed_like_general_text(config: Config) -> None
     assert [files.source for files in replay.texts.before] == ["general", ""]
     assert replay.texts.generated.start.digest == Context.of(chosen).start.digest
     assert replay.heldout_fraction == chosen.corpus.heldout_fraction
+
+
+def test_a_filter_that_drops_all_texts_says_why(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The filter is replaced, because it needs Ray."""
+    stage = built(changed(config, "model.path", "decoder"), SELF | SHORT)[FilterTexts]
+    counts = FilterCounts(dropped={"repetition": 1200, "near copy": 34})
+    monkeypatch.setattr(generate_text, "connect", lambda resources: None)
+    monkeypatch.setattr(generate_blocks, "filter_texts", lambda *_: counts)
+    finished = SimpleNamespace(path=tmp_path, result=made_up(GeneratedTexts, texts=1234, tokens=9000))
+    done: Any = dict.fromkeys(stage.inputs.values(), finished)
+    with pytest.raises(
+        DataError, match="all 1,234 generated texts were dropped: repetition 1,200, near copy 34"
+    ) as said:
+        stage.run(tmp_path, done)
+    assert "generate.cleaning" in str(said.value.fix)
+    counts.texts = 1
+    assert stage.run(tmp_path, done).result.texts == 1
 
 
 def test_files_after_the_last_prompt_are_not_read(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
