@@ -71,8 +71,8 @@ def test_all_trials_of_a_recipe_take_the_same_compute_and_replay() -> None:
             space = read_space(node.config.tune.space)
             shares = space["sequence.replay_fraction"].categories if "sequence.replay_fraction" in space else [replays]
             assert shares == [replays]
-        if node.is_search and node.config.method.kind == "das":
-            weights = [*space["das.contrast_weight"].categories, node.config.das.contrast_weight]
+        if node.is_search and recipe.startswith("DAS"):
+            weights = [*space["das.contrast_weight"].categories, flat(node.config)["das.contrast_weight"]]
             assert {weight > 0 for weight in weights} == {recipe == "DAS"}
 
 
