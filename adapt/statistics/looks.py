@@ -117,8 +117,8 @@ def judge(
         floor = comparison.nulls["examples"][0].least if "examples" in comparison.nulls else 0.0
         more = list(comparison.over), fixed_error(comparison), comparison.pairs, floor
         low, high = repeated_interval(comparison, alone)
-        tested = comparison.error, ps[recipe], levels[ranks[recipe]]
-        seen[recipe] = Seen(comparison.difference, low, high, *tested, ended, *more)
+        level = levels[ranks[recipe]]
+        seen[recipe] = Seen(comparison.difference, low, high, comparison.error, ps[recipe], level, ended, *more)
     return seen
 
 
