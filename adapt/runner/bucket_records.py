@@ -7,7 +7,8 @@ them in `.records.json` with the ETags of the objects.
 
 The object `packs/records`, called the pack, has copies of many records with their ETags, so that a new machine reads
 them in one request. A machine writes the pack after it has written many records, or has read many records one by one. A
-copy in the pack is valid only while the ETag of the record is unchanged.
+copy in the pack is valid only while the ETag of the record is unchanged. Records from the pack stay in memory until a
+stage's folder is used, because creating thousands of folders takes longer than all else.
 
 A process that reads or writes a stage's folder holds a shared lock on the file `.NAME.use` next to the folder. The time
 of that file is the folder's last use. `evict` removes files of finished stages that no process uses.
@@ -32,7 +33,7 @@ from adapt.runner.bucket import ABSENT, ReadObject, S3Bucket
 from adapt.runner.bucket_errors import ConflictError
 from adapt.runner.files import ASIDE, file_aside, make_folder, storage_errors, write_atomically
 from adapt.runner.lock import Lease
-from adapt.runner.record import RECORD_FILE, Record
+from adapt.runner.record import RECORD_FILE, Record, load_record
 from adapt.support.errors import StageError, StorageError
 from adapt.terminal.console import log
 
@@ -67,6 +68,8 @@ class BucketRecords:
         """Reason why each unusable record cannot be used, keyed by `KIND/DIGITS` (digits of the stage's key)."""
         self._committed: dict[str, ReadObject] = {}
         """New records of this process that the pack lacks, keyed by `KIND/DIGITS` (digits of the stage's key)."""
+        self._unwritten: dict[Path, str] = {}
+        """Records from the pack, keyed by the folder of their stage, in which they are not written yet."""
         self._file = root / ".records.json"
         self._known: Mapping[str, list[str]] = {}
         """ETag, folder and run of each record, keyed by `KIND/DIGITS` (digits of the stage's key)."""
@@ -87,7 +90,21 @@ class BucketRecords:
                 " from its last checkpoint",
             )
         entry = self._known.get(place)
-        return self._root / entry[1] if entry else None
+        if entry is None:
+            return None
+        self.write(self._root / entry[1])
+        return self._root / entry[1]
+
+    def write(self, folder: Path) -> None:
+        """Writes the record of a finished stage into the stage's folder, if it was only in memory until now."""
+        with self._lock:
+            if folder in self._unwritten:
+                _save(folder / RECORD_FILE, self._unwritten[folder])
+                del self._unwritten[folder]
+
+    def load(self, folder: Path) -> Record | None:
+        """Loads the record of a finished stage, as `load_record` does, without writing it into the stage's folder."""
+        return load_record(folder, self._unwritten.get(folder))
 
     def folders(self, kind: str) -> list[Path]:
         """Returns the folders of all finished stages of a kind, or of all kinds (`*`), ordered by name.
@@ -119,7 +136,9 @@ class BucketRecords:
             names = self._bucket.objects(f"{_RECORDS}/")
             there = {n.removeprefix(f"{_RECORDS}/").removesuffix(".json"): of.etag for n, of in names.items()}
             for gone in index.keys() - there.keys():
-                (self._root / index.pop(gone)[1] / RECORD_FILE).unlink(missing_ok=True)
+                folder = self._root / index.pop(gone)[1]
+                self._unwritten.pop(folder, None)
+                (folder / RECORD_FILE).unlink(missing_ok=True)
             self._faults = {place: fault for place, fault in self._faults.items() if place in there}
             wanted = [place for place, etag in there.items() if not self._has(index.get(place), etag)]
             packed = {}
@@ -127,7 +146,9 @@ class BucketRecords:
                 packed = {place: of for place, of in self._packed().items() if there.get(place) == of.etag}
 
             def copied(place: str) -> tuple[ReadObject | None, list[str] | None]:
-                read = packed.get(place) or self._bucket.get(_object(place))
+                if read := packed.get(place):
+                    return read, self._copy(place, read, is_written=False)
+                read = self._bucket.get(_object(place))
                 return read, self._copy(place, read)
 
             reads: dict[str, ReadObject] = {}
@@ -214,8 +235,11 @@ class BucketRecords:
         with suppress(StorageError):
             self._bucket.hasty(_PATIENCE_S).put(_PACK, gzip.compress(text.encode(), 1), None)
 
-    def _copy(self, place: str, read: ReadObject | None) -> list[str] | None:
-        """Copies a record to this machine. Returns its ETag, folder and run, or None without a usable record."""
+    def _copy(self, place: str, read: ReadObject | None, is_written: bool = True) -> list[str] | None:
+        """Copies a record to this machine, or into memory. Returns its ETag, folder and run.
+
+        Returns None if there is no usable record.
+        """
         self._faults.pop(place, None)
         if read is None:
             return None
@@ -234,16 +258,19 @@ class BucketRecords:
             url = self._bucket.address.url(_object(place))
             self._faults[place] = f"the record {url} was changed by a program other than dontstop: {error}"
             return None
-        file, text = self._root / folder / RECORD_FILE, json.dumps(values, indent=2) + "\n"
-        if not file.exists() or file.read_text() != text:
-            clear(file.parent)  # another machine finished the stage, so files of an interrupted run are useless
-            with file_aside(file) as aside:  # not flushed to disk, which takes more time than all else; see `_has`
-                aside.write_text(text)
+        text = json.dumps(values, indent=2) + "\n"
+        if is_written:
+            self._unwritten.pop(self._root / folder, None)
+            _save(self._root / folder / RECORD_FILE, text)
+        else:
+            self._unwritten[self._root / folder] = text
         return [read.etag, folder, run]
 
     def _has(self, entry: list[str] | None, etag: str) -> bool:
         if entry is None or entry[0] != etag:
             return False
+        if self._root / entry[1] in self._unwritten:
+            return True
         try:
             size = (self._root / entry[1] / RECORD_FILE).stat().st_size
         except OSError:
@@ -267,6 +294,13 @@ class BucketRecords:
 
 def _object(place: str) -> str:
     return f"{_RECORDS}/{place}.json"
+
+
+def _save(file: Path, text: str) -> None:
+    if not file.exists() or file.read_text() != text:
+        clear(file.parent)  # another machine finished the stage, so files of an interrupted run are useless
+        with file_aside(file) as aside:  # not flushed to disk, which takes more time than all else; see `_has`
+            aside.write_text(text)
 
 
 def _translated(values: dict[str, Any], old: str, new: str) -> dict[str, Any]:

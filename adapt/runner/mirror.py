@@ -288,6 +288,7 @@ class Mirror:
                 return str(error)
             return None
 
+        self.records.write(record.path)
         with using([record.path]), ThreadPoolExecutor(_THREADS) as threads:
             self._refuse(record, [fault for fault in threads.map(fault_of, needed) if fault])
             if not (record.path / "README.md").exists():  # the record omits the model card, because people may edit it

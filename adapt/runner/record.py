@@ -63,15 +63,19 @@ class Record:
         write_atomically(self.path / RECORD_FILE, self.to_json())
 
 
-def load_record(folder: Path) -> Record | None:
+def load_record(folder: Path, text: str | None = None) -> Record | None:
     """Loads the record in a folder. Returns None if the stage is unfinished.
+
+    Args:
+        folder: folder of the stage.
+        text: content of the record's file, if it is known without reading the file.
 
     Raises:
         StageError: the record cannot be read or is damaged.
     """
     file = folder / RECORD_FILE
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
+        values = json.loads(file.read_text(encoding="utf-8") if text is None else text)
         _check(values)
         return Record(**values, path=folder)
     except FileNotFoundError:

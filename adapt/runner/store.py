@@ -21,7 +21,7 @@ from adapt.support.errors import StageError
 from adapt.terminal.console import json_line, log, log_values
 
 _passed_over: set[Path] = set()
-"""Paths of unreadable records about which this process has already logged a warning."""
+"""Folders of unreadable records about which this process has already logged a warning."""
 
 
 class Store:
@@ -141,15 +141,15 @@ class Store:
         once per process.
         """
         if self.mirror:
-            files = [folder / RECORD_FILE for folder in self.mirror.records.folders(stage)]
+            folders, load = self.mirror.records.folders(stage), self.mirror.records.load
         else:
-            files = sorted(self.root.glob(f"{stage}/*/{RECORD_FILE}"))
-        for file in files:
+            folders, load = [file.parent for file in sorted(self.root.glob(f"{stage}/*/{RECORD_FILE}"))], load_record
+        for folder in folders:
             try:
-                record = load_record(file.parent)
+                record = load(folder)
             except StageError as error:
-                if file not in _passed_over:
-                    _passed_over.add(file)
+                if folder not in _passed_over:
+                    _passed_over.add(folder)
                     log(f"skipped a record: {error.what}")
                 continue
             if record:

@@ -15,6 +15,7 @@ from adapt.runner.bucket import S3Bucket
 from adapt.runner.claim import is_claimed
 from adapt.runner.ensure import unfinished
 from adapt.runner.mirror import Mirror, mirror_at
+from adapt.runner.record import load_record
 from adapt.support.errors import StageError, StorageError
 from benchmarks.s3_server import BUCKET, Server
 from tests.runner import toys
@@ -273,6 +274,27 @@ def test_a_new_machine_reads_many_records_at_once(
     s3.faults()
     assert len(list(machine("four").records())) == 4
     assert s3.requests()["GET"] == 2
+
+
+def test_packed_records_are_written_to_disk_when_their_stages_are_used(
+    machine: Machine, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_records, "_MANY", 2)
+    top = toys.diamond(runs)
+    ensure(top, machine("one"))
+    two = machine("two")
+    assert not any(record.path.exists() for record in two.records())
+    ran(runs)
+    ensure(top, two)
+    assert ran(runs) == []
+    record = two.record_of(top)
+    assert record
+    assert load_record(record.path) == record
+    assert record in list(two.records())
+    bucket_of(two).delete([f"records/top/{top.key[:16]}.json"])
+    forget(two)
+    assert record.key not in [each.key for each in two.records()]
+    assert load_record(record.path) is None
 
 
 def test_a_machine_that_knows_packed_records_keeps_them_in_the_pack(
