@@ -16,6 +16,7 @@ from tests.test_layers import DEEPSPEED_ONLY_IN, WITHOUT_RAY
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 DESIGN = (ROOT / "docs" / "develop" / "design.md").read_text("utf-8")
+GLOSSARY = (ROOT / "docs" / "reference" / "glossary.md").read_text("utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 CHECK = (ROOT / "scripts" / "check").read_text("utf-8")
@@ -132,8 +133,8 @@ def test_modules_named_in_text_exist() -> None:
             assert path.is_dir() or path.with_suffix(".py").exists() or is_held, f"{file.relative_to(ROOT)}: {name}"
 
 
-def test_the_page_on_design_names_all_jobs() -> None:
-    row = stated(r"\| job \| what a user starts: (.*?) \(", DESIGN)
+def test_the_glossary_names_all_jobs() -> None:
+    row = stated(r"\|job\|what a user starts: (.*?) \(", GLOSSARY)
     assert set(re.findall(r"`(\w+)`", row)) == set(JOBS)
 
 

@@ -11,10 +11,9 @@ from adapt.runner import Finished
 from adapt.show.blocks import NONE, Cell
 from adapt.show.report.study import Entry, Study
 from adapt.stage.ensemble import Ensembled, EnsembleRow
-from adapt.stage.export_model import Adapted
 from adapt.tuning.search_checks import read_space
 from benchmarks.small_corpus_study import decay_gains, first_documents, losses
-from tests.show.report.fake_studies import Fake
+from tests.show.report.fake_studies import Fake, finished
 
 ROOT = Path(__file__).parents[1]
 FILE = str(ROOT / "benchmarks" / "small_corpus_study.yaml")
@@ -53,7 +52,7 @@ def test_tuned_weight_decay_is_compared_by_seed(tmp_path: Path) -> None:
             after = 1.5 - gain + number / 10
             record = fake.export(f"{way}-{seed}", 0.9, (2.0, after, 1.0, 1.2), 1.0)
             values = {"domain": "cs", "size": "1", "way": way, "seed": seed}
-            entries.append(Entry("single", "dapt", values, Finished(record, Adapted)))
+            entries.append(Entry("single", "dapt", values, finished(record)))
     rows = decay_gains(Study("made up", "single", entries)).rows
     assert [row[:4] for row in rows] == [["cs", "1", "domain", "3"], ["cs", "1", "general", "3"]]
     assert "-0.100" in str(rows[0][4])

@@ -31,6 +31,8 @@ class TrainingOf(Stage[Trained]):
     kind = "train"
     name: str
     start: Any
+    has_new_head: bool = False
+    new_layers: int = 0
 
     def what(self) -> Mapping[str, Any]:
         return {}

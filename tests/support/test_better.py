@@ -24,6 +24,7 @@ COUNTS = frozenset(
         *("embeddings_share", "bad", "new_parameters", "exported_step", "evaluation_share"),
         "density",
         *("cut", "pairs", "tokens_per_device_second", "look", "level", "margin", "recipes", "significant"),
+        "equal",
         *("layers", "documents", "queries", "words", "general_words", "distinct", "unknown_weight"),
         *("unknown_share", "empty_texts", "vanished_words", "conflicting", "device_seconds", "overlap", "ngram"),
     }
