@@ -64,7 +64,7 @@ def write_scores(found: Scores, file: Path) -> None:
     """Writes the dev and test scores of all fine-tuning runs as CSV."""
     rows = [(*key, *run) for key, runs in found.items() for run in runs]
     with file.open("w", newline="") as opened:
-        csv.writer(opened).writerows([("recipe", "rate", "task", "seed", "dev", "test"), *rows])
+        csv.writer(opened, lineterminator="\n").writerows([("recipe", "rate", "task", "seed", "dev", "test"), *rows])
 
 
 def best_rates(found: Scores) -> dict[str, str]:
