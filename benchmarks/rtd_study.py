@@ -50,10 +50,15 @@ def trainings(finished: Study) -> Table:
 
 
 def scores(finished: Study) -> Scores:
-    """Returns the scores of all fine-tuning runs, by recipe and rate."""
+    """Returns the scores of all fine-tuning runs, by recipe and rate.
+
+    Runs of the untrained model, which are the same for all rates, count once.
+    """
     found: Scores = {}
+    counted: set[str] = set()
     for entry in finished.entries:
-        if entry.record.stage == "finetune":
+        if entry.record.stage == "finetune" and entry.record.key not in counted:
+            counted.add(entry.record.key)
             values, metrics = entry.values, entry.record.metrics
             row = values["task"], values["seed"], metrics["dev_score"], metrics["score"]
             found.setdefault((values["recipe"], values["rate"]), []).append(row)

@@ -28,6 +28,10 @@ def study(tmp_path: Path) -> Study:
             metrics = {"score": 1 - dev, "dev_score": dev if seed == "0" else 1 - dev}
             record = fake.record("finetune", "-".join(values.values()), metrics=metrics)
             entries.append(Entry("finetune", "finetune", values, finished(record)))
+    shared = finished(fake.record("finetune", "none", metrics={"score": 0.2, "dev_score": 0.2}))
+    for rate in ("low", "high"):
+        values = {"recipe": "none", "rate": rate, "task": "one", "seed": "0"}
+        entries.append(Entry("finetune", "finetune", values, shared))
     losses = {"domain": loss_change("domain", before=4.0, after=3.0)}
     record = fake.record("export", "export", metrics={"losses": losses, "tokens": 2000, "device_seconds": 12.0})
     values = {"objective": "mlm", "rate": "low", "seed": "0"}
@@ -37,7 +41,8 @@ def study(tmp_path: Path) -> Study:
 
 def test_each_objective_is_tested_at_its_best_rate_on_dev(study: Study, tmp_path: Path) -> None:
     found = scores(study)
-    assert best_rates(found) == {"mlm": "high", "rtd": "low"}
+    assert best_rates(found) == {"mlm": "high", "rtd": "low", "none": "low"}
+    assert ("none", "high") not in found  # the same run as at the low rate
     assert at_best(found, best_rates(found)).scores == {
         "mlm": {"one": {"1": 0.5, "2": 0.5}},
         "rtd": {"one": {"1": 0.4, "2": 0.4}},

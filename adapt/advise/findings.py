@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from adapt.advise.evidence import BOTH, DAPT, SELECTED, TAPT, Costs, Evidence, ModelFacts, TaskEvidence, propose
-from adapt.advise.published_optimizers import PRETRAINED, UNPUBLISHED
+from adapt.advise.published_optimizers import PRETRAINED
 from adapt.config import Config
 
 MUCH_CHEAPER = 0.1
@@ -411,11 +411,6 @@ DETOURS = {"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra
     "was more stable with beta2 0.98 than with 0.999 (arXiv 1907.11692, section 3.1)",
 )
 def _optimizer_differs(case: Case) -> Finding | None:
-    if paper := UNPUBLISHED.get(case.model.kind):
-        return Finding(
-            f"{paper} does not state with which optimizer settings {case.model.kind} models were pre-trained, so"
-            " yours cannot be compared with them"
-        )
     # the settings of deberta-v2 are those of models pre-trained with MLM, and not those of DeBERTa-v3
     published = None if case.model.is_detector and case.model.kind != "electra" else PRETRAINED.get(case.model.kind)
     changes = published.differences(case.config.training) if published else []

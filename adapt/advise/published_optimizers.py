@@ -32,10 +32,3 @@ PRETRAINED = {
     "qwen": Pretraining("adamw", 0.9, 0.95, 1e-8, "arXiv 2309.16609, section 2.4"),
 }
 """The published optimizer settings of families of models, keyed by `model_type` in config.json."""
-UNPUBLISHED = {
-    "xlm-roberta": "arXiv 1911.02116",
-    "mistral": "arXiv 2310.06825",
-    "qwen2": "arXiv 2407.10671",
-    "qwen3": "arXiv 2505.09388",
-}
-"""Papers that do not state the optimizer settings of a family's pre-training, keyed by `model_type`."""

@@ -7,8 +7,8 @@ them in `.records.json` with the ETags of the objects.
 
 The object `packs/records`, called the pack, has copies of many records with their ETags, so that a new machine reads
 them in one request. A machine writes the pack after it has written many records, or has read many records one by one. A
-copy in the pack is valid only while the ETag of the record is unchanged. Records from the pack stay in memory until a
-stage's folder is used, because creating thousands of folders takes longer than all else.
+copy in the pack is valid only while the ETag of the record is unchanged. Records from the pack stay in memory until
+their stages are used, because creating thousands of folders takes longer than reading the records.
 
 A process that reads or writes a stage's folder holds a shared lock on the file `.NAME.use` next to the folder. The time
 of that file is the folder's last use. `evict` removes files of finished stages that no process uses.
@@ -259,7 +259,7 @@ class BucketRecords:
             self._faults[place] = f"the record {url} was changed by a program other than dontstop: {error}"
             return None
         text = json.dumps(values, indent=2) + "\n"
-        if is_written:
+        if is_written or (self._root / folder).exists():  # files of an interrupted run must not stay beside a record
             self._unwritten.pop(self._root / folder, None)
             _save(self._root / folder / RECORD_FILE, text)
         else:

@@ -12,8 +12,9 @@ they are wrong less often. The test examples are the same at all looks, so resul
 than the levels assume, and errors are rarer.
 
 In 95% of studies, the repeated intervals of all looks contain the true difference. Shown intervals are not corrected
-for the number of recipes. All verdicts are: *better* and *worse* by Holm's method, and *equal* by Holm's method too, in
-a family of its own, with repeated intervals at the corrected levels. A comparison that has ended is not tested again.
+for the number of recipes. All verdicts are corrected by Holm's method: *better* and *worse* as one family of tests, and
+*equal* as another family, with repeated intervals at the corrected levels. A comparison that has ended is not tested
+again.
 """
 
 from collections.abc import Mapping, Sequence

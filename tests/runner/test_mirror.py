@@ -297,6 +297,23 @@ def test_packed_records_are_written_to_disk_when_their_stages_are_used(
     assert load_record(record.path) is None
 
 
+def test_a_packed_record_replaces_the_files_of_an_interrupted_run(
+    machine: Machine, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, the files would count as those of the finished run, and the local copy could not be made smaller."""
+    monkeypatch.setattr(bucket_records, "_MANY", 2)
+    one, two = machine("one"), machine("two")
+    top = toys.diamond(runs)
+    ensure(top, one)
+    folder = two.root / "top" / one.folder_of(top).name
+    folder.mkdir(parents=True)
+    (folder / "output").write_text("x" * 100)
+    assert len(list(two.records())) == 4
+    assert [file.name for file in folder.iterdir()] == ["stage.json"]
+    bucket_records.evict(two.root, [record.path for record in two.records()], 0, two.root)
+    assert len(list(two.records())) == 4
+
+
 def test_a_machine_that_knows_packed_records_keeps_them_in_the_pack(
     s3: Server, machine: Machine, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
