@@ -15,6 +15,7 @@ from adapt.job.job_run import Job
 from adapt.runner import NOTHING, Done, Outcome, Stage
 from adapt.show.blocks import joined_names
 from adapt.show.report.study import Entry, Study
+from adapt.show.report.study_results import collect
 from adapt.statistics.seeds import Looked, Margin, SeedRounds
 from adapt.support.errors import ConfigError
 from adapt.terminal.console import log
@@ -78,7 +79,7 @@ class SeedLook(Stage[Looked]):
 
     def run(self, folder: Path, done: Done) -> Outcome[Looked]:
         """Compares the recipes that are still undecided with the baseline, and decides which comparisons end."""
-        from adapt.show.report import sequence_runs, study_results, task_comparison
+        from adapt.show.report import sequence_runs, task_comparison
         from adapt.statistics.looks import corrected_levels, judge, samples_for, seed_levels
 
         entries = [
@@ -99,7 +100,7 @@ class SeedLook(Stage[Looked]):
                 )
             margin, better = measure.margin(self.margin), measure.better
         else:
-            results = study_results.collect(study)
+            results = collect(study)
             (row,) = results.rows
             plan = self.rounds.spending, self.rounds.seeds, self.look, self.recipes - before
             comparisons = task_comparison.row_comparisons(row, results, samples=samples_for(corrected_levels(*plan)[0]))

@@ -28,6 +28,7 @@ from adapt.config import Config, ResourcesConfig
 from adapt.corpus.heldout import Measured
 from adapt.evaluate.measurements import BITS_PER_NAT, FEWEST, Estimate, TextLoss
 from adapt.model.locate import Pretrained
+from adapt.ray.connection import ray_library
 from adapt.ray.node_files import OnNode, call
 from adapt.ray.runtime import batch_errors, gpus_per_worker, hide_unreserved_gpus, telling_stalls
 from adapt.runner import Record
@@ -63,8 +64,7 @@ def call_on_device(
     Raises:
         DeviceMemoryError: a device or its machine ran out of memory.
     """
-    import ray
-
+    ray = ray_library()
     task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(call)
     steady = OnNode(Steady(function, "measuring", folder.absolute(), resources.stall_s, patient=True))
     with batch_errors(batch_field), telling_stalls("evaluate", folder):

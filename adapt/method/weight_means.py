@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapt.config import Config, Fraction, OpenFraction, PositiveInt
+from adapt.merge.merger import decay_weights
 from adapt.method.base import Method, Setting, TrainingEngine
 from adapt.support.errors import ModelError
 from adapt.terminal.console import log
@@ -177,8 +178,6 @@ def window_weights(steps: int, options: AverageOptions) -> dict[int, float]:
 
     There are `points` steps, or fewer if the window is shorter.
     """
-    from adapt.merge.merger import decay_weights
-
     first, points = max(1, steps - round(options.window * steps)), options.points
     if points == 1:
         return {steps: 1.0}

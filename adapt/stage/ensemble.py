@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from adapt.config import Config
+from adapt.evaluate.measure_model import EnsembleMeasurement, measure_ensemble
 from adapt.evaluate.measurements import Estimate
 from adapt.evaluate.verdict import Verdict, effect
 from adapt.model.start import Start
@@ -150,19 +151,19 @@ class MeasureEnsemble(Stage[Ensembled]):
             DataError: a text has no held-out documents.
             ModelError: a model has separate parameters for each domain.
         """
-        from adapt.evaluate import measure_model, model_matrix
+        from adapt.evaluate.model_matrix import compare_models
 
         connect(self.config.resources)
         models = tuple(start.made(done) for start in self.members)
         texts = {name: str(done[text].path) for name, text in self.corpora.items()}
-        measurement = measure_model.EnsembleMeasurement(self.config, models, texts)
-        measure_model.measure_ensemble(measurement, folder)
+        measurement = EnsembleMeasurement(self.config, models, texts)
+        measure_ensemble(measurement, folder)
         folders = {label: done[single].path for label, single in zip(self.labels, self.singles, strict=True)}
         best = self._best(done)
         order = [best, *(label for label in self.labels if label != best)]
         evaluations = {label: folders[label] for label in order} | {ENSEMBLE: folder}
         samples = self.config.evaluation.bootstrap_samples
-        compared = model_matrix.compare_models(evaluations, list(self.corpora), samples, folder)
+        compared = compare_models(evaluations, list(self.corpora), samples, folder)
         store, starts = Store(root_of(self.config)), dict(zip(self.labels, (*self.members, *self.others), strict=True))
         members = self.labels[: len(self.members)]
         rows = []

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from adapt.advise import corpus_sample
 from adapt.advise.evidence import Evidence
 from adapt.config import Config, CorpusConfig, what
 from adapt.corpus.files.manifest import Manifest, build_manifest, check_listed
@@ -438,7 +439,7 @@ class Look(Stage[Evidence]):
         Raises:
             DataError: a corpus has no text.
         """
-        from adapt.advise import collect_evidence, corpus_sample
+        from adapt.advise import collect_evidence
 
         start, most = self.start.made(done), self.config.advice.max_documents
         check_weights(start.model)

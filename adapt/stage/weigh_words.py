@@ -15,6 +15,7 @@ import numpy as np
 from adapt.config import Config
 from adapt.corpus.token_shards import TokenStream
 from adapt.objective.word_weights import FEWEST, Counts, WordWeights, hash_words
+from adapt.ray.runtime import telling_stalls
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.record import Record
 from adapt.show.blocks import Block, Cell, Table, summary
@@ -138,8 +139,6 @@ def count_marked_words(shards: Sequence[Path], listed: np.ndarray | None, cluste
     Raises:
         DataError: a shard cannot be read.
     """
-    from adapt.ray.runtime import telling_stalls  # imported here, because it loads Ray
-
     total = Counts.empty()
     with telling_stalls("weigh_words", cluster.folder):
         for counted in cluster.spread(partial(_counts_of, listed=listed), shards):
