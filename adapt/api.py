@@ -27,7 +27,7 @@ from adapt.show.progress.chain_now import ChainNow
 from adapt.show.renderers import SelfShown
 from adapt.stage.context import Context
 from adapt.support.errors import ConfigError
-from adapt.support.user_path import user_path
+from adapt.support.paths import user_path
 from adapt.terminal.library import as_library
 from adapt.tuning.search_run import SearchRun, run_search, search_of_command
 

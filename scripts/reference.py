@@ -35,7 +35,7 @@ from adapt.parse.command_line import documented  # noqa: E402
 from adapt.parse.keys import OPTIONS  # noqa: E402
 from adapt.runner.record import Record  # noqa: E402
 from adapt.select.table import SELECTIONS  # noqa: E402
-from adapt.support import errors, shipped  # noqa: E402
+from adapt.support import errors, paths  # noqa: E402
 
 ALL = tuple(JOBS)
 STREAMING = ("dapt", "tapt", "distil", "sequence")
@@ -409,7 +409,7 @@ def shipped_text() -> Iterator[str]:
     yield "Search spaces, for `dontstop tune --space NAME`:"
     yield "| space | what it searches |\n|---|---|\n" + "\n".join(
         f"| `{name}` | {_first_sentence(ast.get_docstring(_tree(file)) or '')} |"
-        for name, file in shipped.spaces().items()
+        for name, file in paths.spaces().items()
     )
 
 

@@ -19,7 +19,7 @@ from adapt.method.table import METHODS
 from adapt.model.architecture import PATTERNS
 from adapt.select.table import SELECTIONS
 from adapt.submit.submit_order import VERBS
-from adapt.support.shipped import recipes, spaces
+from adapt.support.paths import recipes, spaces
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "README.md").read_text("utf-8")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import adapt
-from adapt.support.shipped import recipes, spaces
+from adapt.support.paths import recipes, spaces
 from tests.samples import sentences, write
 
 ROOT = Path(__file__).resolve().parent.parent

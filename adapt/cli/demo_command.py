@@ -7,7 +7,7 @@ from adapt.job.job_run import run_and_show
 from adapt.parse import parse
 from adapt.runner.ensure import unfinished
 from adapt.stage.context import Context
-from adapt.support.shipped import recipe_file
+from adapt.support.paths import recipe_file
 from adapt.terminal.console import log
 
 MODEL = "demo:bert-tiny"

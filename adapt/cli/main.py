@@ -20,8 +20,7 @@ from adapt.parse.keys import option_sections
 from adapt.show.blocks import Block, Table, TextBlock
 from adapt.show.renderers import render_text
 from adapt.support.errors import ConfigError, nearest
-from adapt.support.shipped import recipes, spaces
-from adapt.support.user_path import user_path
+from adapt.support.paths import recipes, spaces, user_path
 from adapt.terminal.console import finish, log, run_job
 
 COMMANDS = {

@@ -10,12 +10,12 @@
 - `decontamination`: drops documents that contain texts of evaluation sets.
 - `heldout`: decides which documents are held out and measured.
 - `screening`: decides which documents enter a corpus, and gives them ids.
-- `batch_files`: writes and reads Arrow files of one record batch.
 - `minhash`: finds pairs of documents that may be duplicates, from MinHash signatures.
 - `deduplication`: stage `dedup`, which finds duplicates over all files and sources.
 - `text_profile`, `profile_sample`: measure, on a sample, the languages, duplicates and repeated lines of a corpus, and
   how well a tokenizer covers its words.
-- `token_shards`: stores tokens in shards, reads them as one stream of rows, and cuts streams into batches.
+- `token_shards`: stores tokens in shards, reads them as one stream of rows, and cuts streams into batches. Its
+  functions for files of one record batch are also used for other files.
 - `encode_chunks`: tokenizes a chunk of texts and writes its shards.
 - `prepare_corpus`: stage `prepare`, which tokenizes all files of a corpus.
 - `sample_order`: maps sample j of a run to a row of a source.

@@ -28,7 +28,6 @@ from scipy.sparse import coo_array, csgraph
 from xxhash import xxh3_128_intdigest
 
 from adapt.config import CorpusConfig
-from adapt.corpus.batch_files import write_batch
 from adapt.corpus.files.manifest import Manifest, numbered_items
 from adapt.corpus.heldout import MEASURED, TRAINED, in_share, keys_of_normalised
 from adapt.corpus.minhash import (
@@ -44,6 +43,7 @@ from adapt.corpus.prepare_corpus import CHUNK_CHARACTERS, WAITING_BYTES, Read, s
 from adapt.corpus.read_progress import Pace, Piece, text_bytes, watched
 from adapt.corpus.screening import DUPLICATE
 from adapt.corpus.shingles import normalised_texts
+from adapt.corpus.token_shards import write_batch
 from adapt.ray.node_files import OnNode
 from adapt.ray.runtime import data_settings, telling_stalls, user_errors
 from adapt.support.heartbeat import Steady

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from adapt.corpus.batch_files import read_batch
 from adapt.corpus.cleaning.cleaning_blocks import Drop
 from adapt.corpus.shingles import normalised, normalised_texts
 from adapt.corpus.text_profile import Legibility, joined_profiles, read_profile
+from adapt.corpus.token_shards import read_batch
 from adapt.runner import Record
 from adapt.runner.files import link_or_copy, storage_errors
 from adapt.support.errors import DataError

@@ -27,8 +27,8 @@ import pyarrow as pa
 from rensa import RMinHash
 
 from adapt.config import CorpusConfig
-from adapt.corpus.batch_files import read_batch, write_batch
 from adapt.corpus.shingles import shingles
+from adapt.corpus.token_shards import read_batch, write_batch
 from adapt.support.splitmix import GOLDEN, mix
 
 SEED = 42

@@ -23,13 +23,13 @@ from pathlib import Path
 import numpy as np
 
 from adapt.config import CorpusConfig
-from adapt.corpus.batch_files import read_batch
 from adapt.corpus.cleaning.cleaning_blocks import Block, Drop, blocks_of, count_change
 from adapt.corpus.decontamination import EvaluationIndex, evaluation_index
 from adapt.corpus.entities import Span, Tagged
 from adapt.corpus.files.formats import Bad, fix_of
 from adapt.corpus.files.manifest import read_slice, slices_of
 from adapt.corpus.heldout import Measured
+from adapt.corpus.token_shards import read_batch
 from adapt.runner.files import file_aside
 from adapt.support.errors import DataError
 

@@ -23,14 +23,33 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from adapt.corpus.batch_files import read_batch, write_batch
 from adapt.corpus.sample_order import permute
 from adapt.model.tokenize.piece_tokenizer import Ragged
+from adapt.runner.files import file_aside
 from adapt.runner.record import load_record
 from adapt.support.errors import DataError
 from adapt.support.schema import BYTES, KEYS, SHARD_GLOB, STARTS, TOKENS, TOKENS_IN
 
 Documents = Sequence[Sequence[int]] | Sequence[np.ndarray]
+
+
+def write_batch(path: Path, batch: pa.RecordBatch) -> None:
+    """Writes an Arrow file with a single batch: to a temporary file, which is then renamed.
+
+    So a task that dies leaves no partial file.
+    """
+    with file_aside(path) as aside, pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+def read_batch(path: Path) -> pa.RecordBatch:
+    """Maps the batch of a file into memory.
+
+    Raises:
+        OSError, pa.ArrowException: the file cannot be read.
+    """
+    with pa.memory_map(str(path)) as source:
+        return pa.ipc.open_file(source).get_batch(0)
 
 
 def write_shard(

@@ -8,7 +8,7 @@ import yaml
 
 from adapt.config import SynthesizeConfig
 from adapt.support.errors import ConfigError, nearest
-from adapt.support.user_path import user_path
+from adapt.support.paths import user_path
 
 OWN_TEMPLATES = Path(__file__).with_name("templates.yaml")
 DOCUMENT = "{document}"

@@ -42,7 +42,7 @@ from adapt.stage.vocabulary_stages import (
     TrimVocabulary,
 )
 from adapt.support.errors import ConfigError, ModelError, nearest
-from adapt.support.user_path import user_path
+from adapt.support.paths import user_path
 
 if TYPE_CHECKING:
     from adapt.advise.advice import Advice

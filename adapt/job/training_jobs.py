@@ -39,7 +39,7 @@ from adapt.stage.prepare_text import Gather, Prepared, PrepareTexts
 from adapt.stage.text_sources import listed_files
 from adapt.stage.train import Train
 from adapt.support.errors import ConfigError
-from adapt.support.user_path import user_path
+from adapt.support.paths import user_path
 from adapt.terminal.console import log
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from adapt.model.demo_checkpoint import demo_checkpoint
 from adapt.support.errors import ModelError
-from adapt.support.user_path import user_path
+from adapt.support.paths import user_path
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"

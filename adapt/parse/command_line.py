@@ -31,7 +31,7 @@ from adapt.parse.keys import (
 )
 from adapt.parse.yaml_file import load_yaml, read_yaml, refuse_variables, takes_list, takes_text
 from adapt.support.errors import ConfigError
-from adapt.support.user_path import user_path
+from adapt.support.paths import user_path
 from adapt.terminal.console import log
 
 SWITCHES = frozenset({"debug", "help", "print_config"})

@@ -26,7 +26,7 @@ from adapt.method.table import METHODS
 from adapt.objective.table import OBJECTIVES
 from adapt.select.table import SELECTIONS
 from adapt.support.errors import ConfigError
-from adapt.support.user_path import user_path
+from adapt.support.paths import user_path
 
 OPTIONS = frozenset({"method_options", "objective_options", "select_options", "export_options"})
 """The fields that hold the options of the chosen method, objective and selection. Users write a section named after

@@ -16,8 +16,7 @@ from adapt.config import Config
 from adapt.config.fields import field_name, hints_of, options_of
 from adapt.parse.keys import ENTRIES, Named, option_sections
 from adapt.support.errors import ConfigError
-from adapt.support.shipped import recipe_file
-from adapt.support.user_path import user_path
+from adapt.support.paths import recipe_file, user_path
 
 _FIXES = (
     (r"'\\t'", "use spaces instead of tabs"),

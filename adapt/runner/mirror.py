@@ -37,8 +37,8 @@ from adapt.runner.files import file_aside, folder_aside, make_folder
 from adapt.runner.lock import CopyState, free_text, is_abandoned, is_begun, is_held, is_held_by, locked, progress_in
 from adapt.runner.record import Record, load_record
 from adapt.support.errors import ConfigError, StageError, StorageError
+from adapt.support.paths import user_path
 from adapt.support.redact import redact
-from adapt.support.user_path import user_path
 from adapt.terminal.console import log
 
 FOLDER = "dontstop-buckets"

@@ -41,7 +41,7 @@ from adapt.runner.stage import deciding
 from adapt.stage.add_head import AddHead, RedrawTop, TurnDecoder
 from adapt.stage.preflight import check_compile, check_priced, check_shared, check_training, check_writable
 from adapt.support.errors import ModelError
-from adapt.support.user_path import user_path
+from adapt.support.paths import user_path
 from adapt.train.metric_trackers import check_trackers
 from adapt.train.phases import check_phases, check_ramps, objectives_of, phases_of
 from adapt.train.schedule import micro_batch

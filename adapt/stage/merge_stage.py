@@ -19,8 +19,8 @@ from adapt.runner.record import Record
 from adapt.show.blocks import Block, TextBlock, summary
 from adapt.stage.context import Context, located
 from adapt.support.errors import ModelError
+from adapt.support.paths import user_path
 from adapt.support.redact import redact
-from adapt.support.user_path import user_path
 from adapt.train.checkpoints.stored_checkpoints import checkpoint_files, checkpoint_weights, is_checkpoint, training_of
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from adapt.runner.bucket_errors import Address
 from adapt.runner.files import storage_errors
 from adapt.runner.mirror import mirror_at
 from adapt.support.errors import ConfigError, ModelError, StorageError
-from adapt.support.user_path import user_path
+from adapt.support.paths import user_path
 from adapt.terminal.console import log
 from adapt.train.capacity.device import (
     check_compiler,

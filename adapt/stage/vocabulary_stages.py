@@ -33,8 +33,8 @@ from adapt.stage.prepare_text import duplicates_of
 from adapt.stage.text_sources import Dedup, Files
 from adapt.support.better import Less
 from adapt.support.errors import ConfigError
+from adapt.support.paths import user_path
 from adapt.support.redact import redact
-from adapt.support.user_path import user_path
 from adapt.train.capacity.device import task_needs
 from adapt.vocabulary.vocabulary_results import Analyzed, Extended, TrimmedVocabulary, draw_curves, empty_corpus
 from adapt.vocabulary.word_reader import corpus_texts, measured_in

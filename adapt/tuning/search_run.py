@@ -28,7 +28,7 @@ from adapt.show.report.study import HTML, Entry, Study
 from adapt.stage.budget import hours_of
 from adapt.stage.context import Context, root_of
 from adapt.support.errors import AdaptError, ConfigError, nearest
-from adapt.support.shipped import space_file, spaces
+from adapt.support.paths import space_file, spaces
 from adapt.tuning.confirm import Confirm, Confirmed
 from adapt.tuning.job_trial import Configure, on_dev, trial_of, values_shown
 from adapt.tuning.proposals import Proposals, Values

@@ -24,7 +24,7 @@ from adapt.config import (
     TrainingConfig,
 )
 from adapt.objective.table import OBJECTIVES
-from adapt.support.shipped import recipe_file
+from adapt.support.paths import recipe_file
 from tests.advise.cases import RECIPES, case, cost, task, text
 
 NEAR = task(overlap=0.5, general_overlap=0.4)

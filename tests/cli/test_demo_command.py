@@ -9,7 +9,7 @@ from adapt.config import Config
 from adapt.corpus.files.manifest import package_records, package_sources
 from adapt.job import job_of
 from adapt.parse import parse
-from adapt.support.shipped import recipe_file
+from adapt.support.paths import recipe_file
 from tests.samples import sentences, write
 
 MOST_SOURCE_MB = 20

@@ -10,7 +10,7 @@ import pytest
 from adapt.cli.main import COMMANDS, RUN, recipe_rows, run_command, script, usage
 from adapt.job import JOBS
 from adapt.support.errors import ConfigError
-from adapt.support.shipped import recipe_file, recipes, spaces, unless_here
+from adapt.support.paths import recipe_file, recipes, spaces, unless_here
 
 LIGHT = "import sys; from adapt.cli.main import run_command; run_command({!r}); print(sorted({!r} & set(sys.modules)))"
 HEAVY = {"torch", "ray", "transformers", "deepspeed", "scipy", "matplotlib"}

@@ -19,7 +19,7 @@ from adapt.job import JOBS
 from adapt.merge.table import MERGERS
 from adapt.objective.table import OBJECTIVES
 from adapt.parse.keys import OPTIONS, option_sections
-from adapt.support import shipped
+from adapt.support import paths
 from scripts import reference
 from tests.docs.blocks import ROOT
 from tests.docs.test_site import pages_in, site
@@ -82,7 +82,7 @@ def test_types_of_results_are_those_that_their_module_imports() -> None:
 
 def test_recipes_and_search_spaces_are_listed() -> None:
     text = pages()["reference/commands.md"]
-    for name in [*shipped.recipes(), *shipped.spaces()]:
+    for name in [*paths.recipes(), *paths.spaces()]:
         assert f"| `{name}` |" in text
 
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import fsspec
 
 from adapt.support.errors import AdaptError, ConfigError, DataError, StorageError
-from adapt.support.user_path import user_path
+from adapt.support.paths import user_path
 from adapt.terminal.console import log
 
 _NOTES = ("dataset_dict.json", "dataset_info.json", "state.json")

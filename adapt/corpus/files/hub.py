@@ -13,7 +13,7 @@ from adapt.corpus.files.lines import lines
 from adapt.corpus.files.records import TEXT_FIX, Reading, texts
 from adapt.corpus.files.storage import broken_files, opened
 from adapt.support.errors import AdaptError, DataError, StorageError
-from adapt.support.user_path import user_path
+from adapt.support.paths import user_path
 
 _NETWORK = {"httpx", "httpcore", "aiohttp"}
 """Packages whose errors are network errors."""

@@ -38,8 +38,8 @@ from adapt.corpus.files.records import Reading, read_records
 from adapt.corpus.files.storage import check_unchanged, content_digest, state
 from adapt.runner.digest import Digests
 from adapt.support.errors import ConfigError, DataError, nearest
+from adapt.support.paths import user_path
 from adapt.support.redact import redact, redacted
-from adapt.support.user_path import user_path
 
 _READ_AS = dict.fromkeys(DELIMITERS, "quotes 2")
 """Version of the reading rules, keyed by format, for formats whose rules have changed. The version is part of stage

@@ -27,7 +27,7 @@ from adapt.ray.runtime import hide_unreserved_gpus
 from adapt.runner.digest import Digests
 from adapt.runner.stage import deciding
 from adapt.support.errors import ConfigError, DataError, nearest
-from adapt.support.user_path import user_path
+from adapt.support.paths import user_path
 
 PACKAGES = ("lm_eval", "accelerate")
 BUILDERS = ("json", "csv", "parquet", "arrow", "text")

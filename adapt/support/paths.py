@@ -1,7 +1,10 @@
-"""Finds the recipes and search spaces that come with the package."""
+"""Finds the recipes and search spaces that come with the package, and expands `~` in paths that users write."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
+
+from adapt.support.errors import ConfigError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 RECIPES = (PACKAGE / "recipes", PACKAGE.parent / "jobs" / "recipes")
@@ -41,6 +44,18 @@ def unless_here(shipped: Mapping[str, Path]) -> dict[str, str]:
     In this case, the user's own file is used.
     """
     return {name: str(file) for name, file in shipped.items() if not Path(name).is_file()}
+
+
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """Returns a path in which `~` and `~name` at the beginning are replaced by the user's home folder.
+
+    Raises:
+        ConfigError: there is no user with this name, or the user has no home folder.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{path}: {error}", "check the path") from error
 
 
 def _files(folders: tuple[Path, Path], pattern: str) -> dict[str, Path]:
