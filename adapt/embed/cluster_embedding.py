@@ -33,15 +33,8 @@ from adapt.embed.embedder import Embedder
 from adapt.embed.text_chunks import ReadChunks, TextSource, total_of
 from adapt.embed.vector_files import chunk_file, known_counts, vector_files, write_vectors
 from adapt.index.exact_search import scaled
+from adapt.ray import runtime
 from adapt.ray.node_files import OnNode, call, on_node
-from adapt.ray.runtime import (
-    batch_errors,
-    data_settings,
-    gpus_per_worker,
-    hide_unreserved_gpus,
-    telling_stalls,
-    user_errors,
-)
 from adapt.runner.files import remove_asides
 from adapt.support.errors import DataError
 from adapt.support.heartbeat import Steady, at_work
@@ -69,7 +62,7 @@ class EmbedChunks:
         threads: int,
         stall_s: float | None = None,
     ) -> None:
-        hide_unreserved_gpus()
+        runtime.hide_unreserved_gpus()
         os.environ["OMP_NUM_THREADS"] = str(threads)  # libraries that `embedder.load` imports read this variable
         self._embedder, self._learnt = embedder, learnt
         self._folder, self._stored = folder, stored
@@ -135,10 +128,10 @@ def embed_texts(
     remove_asides(folder)
     if not vector_files(folder):
         look_first(source, embedder, learnt, folder, resources)
-    gpus, totals = gpus_per_worker(resources), ray.cluster_resources()
+    gpus, totals = runtime.gpus_per_worker(resources), ray.cluster_resources()
     cpus = max(1, int(totals.get("CPU", 1)))
     actors = max(1, int(totals.get("GPU", 0) / gpus)) if gpus else cpus
-    with batch_errors(embedder.batch_field), data_settings(WAITING_BYTES, target_max_block_size=1):
+    with runtime.batch_errors(embedder.batch_field), runtime.data_settings(WAITING_BYTES, target_max_block_size=1):
         embedded = (
             ray.data.from_items(source.items())
             .map_batches(
@@ -196,8 +189,8 @@ def look_first(
     """
     if sum(source.pace().sizes) < LARGE_BYTES:
         return
-    task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(call)
-    with batch_errors(embedder.batch_field):
+    task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, runtime.gpus_per_worker(resources)))(call)
+    with runtime.batch_errors(embedder.batch_field):
         share = ray.get(
             task.remote(OnNode(_unknown_share), source.reader(folder), some_of(source.items()), embedder, learnt)
         )
@@ -225,7 +218,7 @@ def check_known(share: float, most: float = MAX_UNKNOWN_FRACTION) -> None:
 
 def _unknown_share(read: ReadChunks, items: list[dict[str, Any]], embedder: Embedder, learnt: Path | None) -> float:
     """Reads the first texts of each given item. Returns the share of their tokens that the embedder does not know."""
-    hide_unreserved_gpus()
+    runtime.hide_unreserved_gpus()
     texts: list[str] = []
     for item in items:
         batch = {name: [value] for name, value in item.items()}
@@ -282,8 +275,8 @@ def sampled_texts(source: TextSource, most: int, folder: Path, stall_s: float | 
     def steady(function: Callable[..., Any], phase: str) -> OnNode:
         return OnNode(Steady(function, phase, folder, stall_s))
 
-    data = data_settings(WAITING_BYTES, target_max_block_size=1)
-    with user_errors(), data, telling_stalls("embed", folder):
+    data = runtime.data_settings(WAITING_BYTES, target_max_block_size=1)
+    with runtime.user_errors(), data, runtime.telling_stalls("embed", folder):
         read = ray.data.from_items(source.items()).map_batches(
             steady(source.reader(folder), "reading"), batch_size=1, batch_format="numpy", num_cpus=0.05, compute=pool
         )
@@ -315,9 +308,9 @@ def learn_embedder(
     texts = [text for source in sources for text in sampled_texts(source, most, folder, stall_s)]
     if not texts:
         raise DataError("there is no text to learn from", "check the paths of the pool, its text_field and cleaning")
-    task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(call)
+    task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, runtime.gpus_per_worker(resources)))(call)
     with (
-        batch_errors(embedder.batch_field),
+        runtime.batch_errors(embedder.batch_field),
         following(folder / METRICS_FILE, folder / NOTICE_FILE, "learning from a sample"),
     ):
         figures: dict[str, float] = ray.get(task.remote(OnNode(learn_in_task), embedder, texts, folder))
@@ -326,7 +319,7 @@ def learn_embedder(
 
 def learn_in_task(embedder: Embedder, texts: list[str], folder: Path) -> dict[str, float]:
     """Trains the embedder on all CPU cores of the machine. This function runs in a task of the cluster."""
-    hide_unreserved_gpus()
+    runtime.hide_unreserved_gpus()
     os.environ["OMP_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))  # overrides Ray's limit of one thread
     if "torch" in sys.modules:  # an earlier task of this process may have loaded torch
         use_threads()

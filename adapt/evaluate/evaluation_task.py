@@ -24,6 +24,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from adapt.config import Config, EvaluationConfig
+from adapt.evaluate import measure_model
 from adapt.evaluate.losses import (
     SAMPLE_SEED,
     Heldout,
@@ -32,14 +33,6 @@ from adapt.evaluate.losses import (
     losses_by_domain,
     predictable_tokens,
     prediction_losses,
-)
-from adapt.evaluate.measure_model import (
-    EnsembleMeasurement,
-    MeanProbability,
-    MeasuredCorpora,
-    Measurement,
-    Routes,
-    call_on_device,
 )
 from adapt.model.additions.domain_modules import domains_of
 from adapt.model.load import load_model
@@ -103,7 +96,7 @@ def token_counter(model: torch.nn.Module) -> Iterator[list[int]]:
         handle.remove()
 
 
-def measure_corpora(measurement: Measurement) -> MeasuredCorpora:
+def measure_corpora(measurement: measure_model.Measurement) -> measure_model.MeasuredCorpora:
     """Measures the losses on each corpus, and predicts example words of the first corpus that has suitable text."""
     config, pretrained = measurement.config, measurement.pretrained
     device = device_of_task(config.resources.trainings)
@@ -113,7 +106,7 @@ def measure_corpora(measurement: Measurement) -> MeasuredCorpora:
     model = objective.load(pretrained, options, first=measurement.first)
     torch.nn.Module.to(model, device)
     losses: dict[str, dict[str, list[float]]] = {}
-    routes: dict[str, Routes] = {}
+    routes: dict[str, measure_model.Routes] = {}
     figures: dict[str, dict[str, float]] = {}
     examples: list[dict[str, Any]] = []
     for name, corpus in measurement.corpora.items():
@@ -132,7 +125,7 @@ def measure_corpora(measurement: Measurement) -> MeasuredCorpora:
     return losses, routes, figures, examples
 
 
-def measure_mean(measurement: EnsembleMeasurement) -> dict[str, dict[str, list[float]]]:
+def measure_mean(measurement: measure_model.EnsembleMeasurement) -> dict[str, dict[str, list[float]]]:
     """Measures the losses of the mean prediction of an ensemble on each corpus.
 
     Raises:
@@ -146,7 +139,7 @@ def measure_mean(measurement: EnsembleMeasurement) -> dict[str, dict[str, list[f
         name: Heldout.sample(Path(corpus), config.evaluation, objective.columns())
         for name, corpus in measurement.corpora.items()
     }
-    means = {name: MeanProbability() for name in samples}
+    means = {name: measure_model.MeanProbability() for name in samples}
     documents: dict[str, np.ndarray] = {}
     model: Any = None
     for pretrained in measurement.models:
@@ -273,7 +266,9 @@ def perplexities(
         The (pseudo-)perplexity on each corpus; None if a corpus has no held-out text.
     """
     folders = {name: str(prepared) for name, prepared in corpora.items()}
-    return call_on_device(_all_perplexities, config.resources, folder, config, pretrained, folders, documents)
+    return measure_model.call_on_device(
+        _all_perplexities, config.resources, folder, config, pretrained, folders, documents
+    )
 
 
 def _all_perplexities(

@@ -26,14 +26,7 @@ from adapt.corpus.sample_order import permute
 from adapt.corpus.token_shards import TokenStream
 from adapt.evaluate.measurements import BITS_PER_NAT
 from adapt.evaluate.while_training import BEFORE
-from adapt.model.additions.domain_modules import (
-    choose_set,
-    domain_vectors,
-    domains_of,
-    has_experts,
-    nearest_domains,
-    sets_of,
-)
+from adapt.model.additions import domain_modules
 from adapt.objective.masking import make
 from adapt.objective.objective import Batch, Corrupted, Objective
 from adapt.objective.table import measured_objective
@@ -229,18 +222,18 @@ def losses_by_domain(
     `domain` is the domain of the documents; None if it is not known. The model's parameters for this domain, such
     as adapters, are active afterwards.
     """
-    known = domains_of(model)
+    known = domain_modules.domains_of(model)
     if known is None or not sample.tokens:
         return DomainLosses(*heldout_losses(model, objective, sample, evaluation, device))
     model.to(device).eval()
-    nearest = nearest_domains(model, domain_vectors(model, sample.tokens))
-    own, is_mixed = known.names.index(domain) if domain in known.names else None, has_experts(model)
+    nearest = domain_modules.nearest_domains(model, domain_modules.domain_vectors(model, sample.tokens))
+    own, is_mixed = known.names.index(domain) if domain in known.names else None, domain_modules.has_experts(model)
     documents = np.arange(len(nearest))
     losses, counts = np.zeros((len(known.names), len(nearest))), np.zeros(len(nearest), np.int64)
     for number in range(len(known.names)):
         indices = documents if is_mixed or number == own else np.flatnonzero(nearest == number)
         if len(indices):
-            choose_set(model, number)
+            domain_modules.choose_set(model, number)
             some = sample.only(indices.tolist())
             losses[number, indices], counts[indices] = heldout_losses(model, objective, some, evaluation, device)
     with_nearest = losses[nearest, documents]
@@ -248,7 +241,7 @@ def losses_by_domain(
     mixed = _mean(mixture_losses(losses), counts) if is_mixed else None
     if own is None:
         return DomainLosses(with_nearest, counts, routed, mixed=mixed)
-    choose_set(model, own)
+    domain_modules.choose_set(model, own)
     return DomainLosses(losses[own], counts, routed, float((nearest == own).mean()), mixed)
 
 
@@ -358,12 +351,12 @@ class TrainingLosses:
 @contextmanager
 def _parts_of_domain(model: Any, domain: str) -> Iterator[None]:
     """Activates a model's parts for a domain, such as adapters, inside the block, if the model has such parts."""
-    known = domains_of(model)
+    known = domain_modules.domains_of(model)
     if known is None or domain not in known.names:
         yield
         return
-    before = [(sets, sets.chosen) for sets in sets_of(model)]
-    choose_set(model, known.names.index(domain))
+    before = [(sets, sets.chosen) for sets in domain_modules.sets_of(model)]
+    domain_modules.choose_set(model, known.names.index(domain))
     try:
         yield
     finally:

@@ -19,18 +19,8 @@ from transformers import PreTrainedTokenizerBase
 
 from adapt.corpus.sample_order import permute
 from adapt.corpus.token_shards import TokenStream
+from adapt.evaluate import measure_model
 from adapt.evaluate.compared_models import ModelsCompared
-from adapt.evaluate.measure_model import (
-    HITS_FILE,
-    TextLosses,
-    byte_change,
-    byte_loss,
-    change,
-    mean_loss,
-    read_losses,
-    read_text_losses,
-    with_interval,
-)
 from adapt.evaluate.measurements import FEW_DOCUMENTS, Ends, Estimate, Rows, Similar, Unit
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
@@ -95,11 +85,11 @@ class _Column:
 
 
 def _of_tokens(evaluations: Mapping[str, Path], domain: str, samples: int) -> _Column:
-    measured = [read_losses(evaluation, domain) for evaluation in evaluations.values()]
+    measured = [measure_model.read_losses(evaluation, domain) for evaluation in evaluations.values()]
     first, counts = measured[0]
     _check_size(domain, len(counts))
-    loss = [mean_loss(losses, counts, samples) for losses, counts in measured]
-    return _Column(len(counts), loss, [change(first, losses, counts, samples) for losses, _ in measured])
+    loss = [measure_model.mean_loss(losses, counts, samples) for losses, counts in measured]
+    return _Column(len(counts), loss, [measure_model.change(first, losses, counts, samples) for losses, _ in measured])
 
 
 def _of_bytes(evaluations: Mapping[str, Path], domain: str, samples: int) -> _Column:
@@ -117,12 +107,12 @@ def _of_bytes(evaluations: Mapping[str, Path], domain: str, samples: int) -> _Co
             f"the models were not measured on the same documents of {domain}",
             "compare models on the same files, with the same corpus.heldout_fraction and evaluation.max_documents",
         )
-    changes = [byte_change(first, losses, samples) for losses in common]
-    return _Column(documents, [byte_loss(losses, samples) for losses in common], changes)
+    changes = [measure_model.byte_change(first, losses, samples) for losses in common]
+    return _Column(documents, [measure_model.byte_loss(losses, samples) for losses in common], changes)
 
 
-def _text_losses(evaluation: Path, domain: str) -> TextLosses:
-    losses = read_text_losses(evaluation, domain)
+def _text_losses(evaluation: Path, domain: str) -> measure_model.TextLosses:
+    losses = measure_model.read_text_losses(evaluation, domain)
     if losses is None:
         raise DataError(
             f"models with different tokenizers are compared by bits per byte, but {evaluation} lacks the lengths of"
@@ -208,14 +198,15 @@ def accuracy_changes(neighbours: Mapping[str, Path], samples: int) -> dict[str, 
     The changes of the share of right labels are keyed by task and model. There are none if a folder of a stage
     `neighbours` was written by an earlier version, without the results of single texts.
     """
-    files = {name: folder / HITS_FILE for name, folder in neighbours.items()}
+    files = {name: folder / measure_model.HITS_FILE for name, folder in neighbours.items()}
     if not all(file.exists() for file in files.values()):
         return {}
     hits = {name: json.loads(file.read_text()) for name, file in files.items()}
     first, *others = hits or [""]
     return {
         task: {
-            name: with_interval(np.mean, (np.array(hits[name][task]) - np.array(of_first),), samples) for name in others
+            name: measure_model.with_interval(np.mean, (np.array(hits[name][task]) - np.array(of_first),), samples)
+            for name in others
         }
         for task, of_first in hits.get(first, {}).items()
         if of_first
@@ -230,8 +221,10 @@ def paired_change(before: tuple[Path, str], after: tuple[Path, str], samples: in
     Returns:
         The change in nats per predicted token; None if the evaluations measured different documents or no documents.
     """
-    (old, counts), (new, predicted) = read_losses(*before), read_losses(*after)
-    return change(old, new, counts, samples) if len(counts) and np.array_equal(counts, predicted) else None
+    (old, counts), (new, predicted) = measure_model.read_losses(*before), measure_model.read_losses(*after)
+    return (
+        measure_model.change(old, new, counts, samples) if len(counts) and np.array_equal(counts, predicted) else None
+    )
 
 
 def score_change(start: Sequence[float], end: Sequence[float]) -> Estimate:
@@ -266,7 +259,7 @@ def compare_domains(
 def _losses(domains: Sequence[str], evaluations: Sequence[Path]) -> Rows:
     matrix = []
     for evaluation in evaluations:
-        pairs = [read_losses(evaluation, domain) for domain in domains]
+        pairs = [measure_model.read_losses(evaluation, domain) for domain in domains]
         matrix.append([float(losses.sum() / max(counts.sum(), 1)) for losses, counts in pairs])
     return matrix
 

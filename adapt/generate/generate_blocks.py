@@ -41,15 +41,8 @@ from adapt.corpus.screening import Reject, Screen, Sieve, Tally, clean_numbered
 from adapt.embed.text_chunks import ReadPool
 from adapt.generate.block_files import BLOCKS, FIGURES_FILE, MadeFigures, files_of_block, known_figures
 from adapt.generate.makers import Maker
+from adapt.ray import runtime
 from adapt.ray.node_files import OnNode, on_node
-from adapt.ray.runtime import (
-    batch_errors,
-    data_settings,
-    gpus_per_worker,
-    hide_unreserved_gpus,
-    telling_stalls,
-    user_errors,
-)
 from adapt.runner.digest import Digests
 from adapt.runner.files import file_aside, storage_errors, write_atomically
 from adapt.support.errors import BudgetError
@@ -75,7 +68,7 @@ class MakeBlocks:
     """
 
     def __init__(self, maker: Maker, folder: Path, stall_s: float | None) -> None:
-        hide_unreserved_gpus()
+        runtime.hide_unreserved_gpus()
         os.environ["OMP_NUM_THREADS"] = "1"  # an actor uses one thread, because there is an actor per core
         self._maker, self._folder, self._stall_s = maker, folder, stall_s
         self._is_loaded = False
@@ -137,7 +130,7 @@ def make_texts(maker: Maker, tokens: int, longest: int, folder: Path, resources:
             {"block": f"{number:08d}", "first": number * TEXTS_PER_BLOCK, "count": TEXTS_PER_BLOCK}
             for number in range(len(made), wanted)
         ]
-        with data_settings(WAITING_BYTES, target_max_block_size=1):
+        with runtime.data_settings(WAITING_BYTES, target_max_block_size=1):
             rows = _run(
                 ray.data.from_items(blocks, override_num_blocks=len(blocks)), maker, len(blocks), folder, resources
             )
@@ -167,7 +160,7 @@ def rewrite_texts(
         return done
     items = numbered_items(manifest, read.corpus)
     cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
-    with data_settings(WAITING_BYTES, target_max_block_size=1):
+    with runtime.data_settings(WAITING_BYTES, target_max_block_size=1):
         documents = ray.data.from_items(items).map_batches(
             OnNode(Steady(ReadDocuments(read, share), "reading", folder, resources.stall_s), fetches=False),
             batch_size=1,
@@ -216,10 +209,10 @@ def _run(
     `count` is the number of blocks; None if it is not known.
     """
     (folder / END_FILE).unlink(missing_ok=True)  # removes the mark of an earlier run whose smaller budget was spent
-    gpus, totals = gpus_per_worker(resources), ray.cluster_resources()
+    gpus, totals = runtime.gpus_per_worker(resources), ray.cluster_resources()
     cpus = max(1, int(totals.get("CPU", 1)))
     actors = max(1, int(totals.get("GPU", 0) / gpus)) if gpus else cpus
-    with batch_errors(maker.batch_field):
+    with runtime.batch_errors(maker.batch_field):
         made = blocks.map_batches(
             MakeBlocks,
             fn_constructor_args=(maker, folder, resources.stall_s),
@@ -239,7 +232,7 @@ def _watched(rows: Iterator[dict[str, Any]], count: int | None, folder: Path) ->
     """
     found: list[dict[str, Any]] = []
     texts = tokens = 0
-    with telling_stalls("generate", folder), display("generate: loading the model", LEAST, PERIOD_S) as shown:
+    with runtime.telling_stalls("generate", folder), display("generate: loading the model", LEAST, PERIOD_S) as shown:
         began = monotonic()
         for row in rows:
             began = began if found else monotonic()
@@ -356,8 +349,8 @@ def _filtered(
 ) -> Iterator[dict[str, Any]]:
     """Yields batches of filtered texts in their original order. Each batch comes with its counts of dropped texts."""
     cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
-    settings = data_settings(WAITING_BYTES, target_max_block_size=1)
-    with user_errors(), settings, telling_stalls("filter", folder), storage_errors(folder):
+    settings = runtime.data_settings(WAITING_BYTES, target_max_block_size=1)
+    with runtime.user_errors(), settings, runtime.telling_stalls("filter", folder), storage_errors(folder):
         rows = ray.data.from_items(numbered_items(manifest, corpus)).map_batches(
             OnNode(Steady(FilterPart(corpus, screen), "filtering", folder, stall_s)),
             batch_size=1,

@@ -22,18 +22,9 @@ from torch import Tensor
 
 from adapt.config import GenerateConfig, SynthesizeConfig
 from adapt.corpus.heldout import keys_of
+from adapt.generate import sampling
 from adapt.generate.decoder import Decoder
 from adapt.generate.rewriting import Format, formats_of
-from adapt.generate.sampling import (
-    LENGTH,
-    TOKEN,
-    Request,
-    draw_tokens,
-    never_drawn,
-    part_of_order,
-    sweep_order,
-    uniforms,
-)
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.packing.packed import Packed, sent
@@ -98,7 +89,7 @@ class FromDecoder(Maker):
         numbers = range(block["first"], block["first"] + block["count"])
         starts = [self._starts[number // len(section.temperatures) % len(self._starts)] for number in numbers]
         requests = [
-            Request(
+            sampling.Request(
                 number,
                 [decoder.start, *start],
                 temperature_of(section, number),
@@ -142,7 +133,7 @@ class FromEncoder(Maker):
         self._tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         torch.nn.Module.to(self._model, self._device)
-        self._never = never_drawn(self._tokenizer, int(self._model.config.vocab_size), ()).to(self._device)
+        self._never = sampling.never_drawn(self._tokenizer, int(self._model.config.vocab_size), ()).to(self._device)
         empty = self._tokenizer("").input_ids
         self._before, self._after = empty[: len(empty) // 2], empty[len(empty) // 2 :]
 
@@ -166,7 +157,7 @@ class FromEncoder(Maker):
         """
         section = self._section
         every = np.array(numbers, np.uint64)
-        shares = uniforms(section.seed, every, np.full(len(every), LENGTH, np.uint64))
+        shares = sampling.uniforms(section.seed, every, np.full(len(every), sampling.LENGTH, np.uint64))
         lengths = section.min_length + (shares * (section.max_length - section.min_length + 1)).astype(np.int64)
         by_length = np.argsort(lengths, kind="stable")
         found: list[list[int]] = [[] for _ in numbers]
@@ -183,18 +174,18 @@ class FromEncoder(Maker):
         tokens = [np.full(length, self._tokenizer.mask_token_id, np.int64) for length in lengths]
         heat = np.array([temperature_of(section, int(number)) for number in numbers])
         for sweep in range(section.sweeps):
-            orders = [sweep_order(section.seed, *text, sweep) for text in zip(numbers, lengths, strict=True)]
+            orders = [sampling.sweep_order(section.seed, *text, sweep) for text in zip(numbers, lengths, strict=True)]
             for part in range(ceil(1 / section.masked_fraction)):
-                chosen = [part_of_order(order, part, section.masked_fraction) for order in orders]
+                chosen = [sampling.part_of_order(order, part, section.masked_fraction) for order in orders]
                 if not any(map(len, chosen)):
                     continue
                 scores = self._scores(tokens, chosen)
                 owners = np.repeat(np.arange(len(tokens)), list(map(len, chosen)))
                 positions = np.concatenate(chosen)
-                steps = (TOKEN + sweep * section.max_length + positions).astype(np.uint64)
-                draws = torch.from_numpy(uniforms(section.seed, numbers[owners], steps)).to(self._device)
+                steps = (sampling.TOKEN + sweep * section.max_length + positions).astype(np.uint64)
+                draws = torch.from_numpy(sampling.uniforms(section.seed, numbers[owners], steps)).to(self._device)
                 hot = torch.from_numpy(heat[owners]).float().to(self._device)
-                drawn = draw_tokens(scores, hot, section.top_p, draws).cpu().numpy()
+                drawn = sampling.draw_tokens(scores, hot, section.top_p, draws).cpu().numpy()
                 ends = np.cumsum(list(map(len, chosen)))[:-1]
                 for of, places, new in zip(tokens, chosen, np.split(drawn, ends), strict=True):
                     of[places] = new
@@ -248,7 +239,7 @@ class Rewriting(Maker):
             for place, each in enumerate(self._formats)
         ]
         requests = [
-            Request(
+            sampling.Request(
                 number,
                 self._prompt(text, each),
                 # temperatures vary by document and by format

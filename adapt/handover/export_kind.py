@@ -25,16 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.config import Config
-from adapt.model.locate import (
-    CONFIG,
-    MODULES,
-    SENTENCE_LENGTHS,
-    SENTENCE_SETTINGS,
-    TOKENIZER_CONFIG,
-    model_files,
-    read_json,
-    read_list,
-)
+from adapt.model import locate
 from adapt.model.sentence_vectors import SentenceVectors
 from adapt.support.errors import ConfigError, ModelError
 
@@ -123,10 +114,10 @@ class ExportKind(ABC):
 
 def model_type(model: Path) -> str:
     """Returns the architecture that a model's config.json names, such as `bert`. Empty if it names none."""
-    return str(read_json(model / CONFIG).get("model_type", ""))
+    return str(locate.read_json(model / locate.CONFIG).get("model_type", ""))
 
 
-OWN = (MODULES, SENTENCE_LENGTHS, SENTENCE_SETTINGS)
+OWN = (locate.MODULES, locate.SENTENCE_LENGTHS, locate.SENTENCE_SETTINGS)
 """Files of sentence-transformers in the top folder. Further modules, such as the pooling, have subfolders."""
 SERVED_BY_TEI = (
     *("bert", "camembert", "distilbert", "gemma3_text", "mistral", "modernbert", "mpnet", "nomic_bert"),
@@ -153,13 +144,15 @@ class ToTransformers(ExportKind):
 
     def write(self, exported: ExportedModel) -> HandedOver:
         """Lists the files of the model."""
-        files = [str(file.relative_to(exported.folder)) for file in model_files(exported.folder)]
+        files = [str(file.relative_to(exported.folder)) for file in locate.model_files(exported.folder)]
         return HandedOver("transformers", files)
 
 
 def pooling_files(exported: ExportedModel) -> list[str]:
     """Returns the paths of the sentence-transformers files in an exported folder, relative to the folder."""
-    modules = [str(module["path"]) for module in read_list(exported.folder / MODULES) if isinstance(module, dict)]
+    modules = [
+        str(module["path"]) for module in locate.read_list(exported.folder / locate.MODULES) if isinstance(module, dict)
+    ]
     files = [*OWN, *(f"{path}/config.json" for path in modules if path)]
     missing = [name for name in files if not (exported.folder / name).is_file()]
     if missing:
@@ -203,12 +196,12 @@ class ToTei(ExportKind):
             raise ModelError(
                 f"{folder} has no {FAST}, which Text Embeddings Inference needs", "remove tei from export.kinds"
             )
-        if "max_seq_length" not in read_json(folder / SENTENCE_LENGTHS):
+        if "max_seq_length" not in locate.read_json(folder / locate.SENTENCE_LENGTHS):
             raise ModelError(
-                f"{folder / SENTENCE_LENGTHS} has no max_seq_length, which Text Embeddings Inference needs",
+                f"{folder / locate.SENTENCE_LENGTHS} has no max_seq_length, which Text Embeddings Inference needs",
                 "set export.max_length",
             )
-        files = {str(file.relative_to(folder)) for file in model_files(folder)} | {*pooling_files(exported)}
+        files = {str(file.relative_to(folder)) for file in locate.model_files(folder)} | {*pooling_files(exported)}
         return HandedOver("tei", sorted(files), note="The files were checked, but no server was started.")
 
     def example(self, exported: ExportedModel) -> str:
@@ -232,7 +225,7 @@ class ToVllm(ExportKind):
                 f"export.kinds: vLLM generates text with decoders, but {model_type(model)} is trained as an encoder",
                 "remove vllm from export.kinds; for vectors, use tei or sentence_transformers",
             )
-        architectures = [str(name) for name in read_json(model / CONFIG).get("architectures") or []]
+        architectures = [str(name) for name in locate.read_json(model / locate.CONFIG).get("architectures") or []]
         if not {*architectures} & {*SERVED_BY_VLLM}:
             raise ConfigError(
                 f"export.kinds: vLLM is not known to serve {', '.join(architectures) or model_type(model)}",
@@ -242,9 +235,11 @@ class ToVllm(ExportKind):
     def write(self, exported: ExportedModel) -> HandedOver:
         """Checks the files that vLLM reads."""
         folder = exported.folder
-        files = [str(file.relative_to(folder)) for file in model_files(folder)]
-        if TOKENIZER_CONFIG not in files:
-            raise ModelError(f"{folder} has no {TOKENIZER_CONFIG}, which vLLM needs", "remove vllm from export.kinds")
+        files = [str(file.relative_to(folder)) for file in locate.model_files(folder)]
+        if locate.TOKENIZER_CONFIG not in files:
+            raise ModelError(
+                f"{folder} has no {locate.TOKENIZER_CONFIG}, which vLLM needs", "remove vllm from export.kinds"
+            )
         return HandedOver("vllm", files, note="The files were checked, but no server was started.")
 
     def example(self, exported: ExportedModel) -> str:

@@ -5,26 +5,10 @@ from dataclasses import replace
 
 from adapt.config import Config
 from adapt.config.job_config import Kind
+from adapt.job import sequence_steps
 from adapt.job.generated_text import refuse_rewriting
 from adapt.job.job_run import Job
 from adapt.job.job_text import before_training, general_text, replayed_text
-from adapt.job.sequence_steps import (
-    Setup,
-    as_listed,
-    check_domains,
-    domain_of,
-    domain_texts,
-    finetuning_after,
-    in_its_mode,
-    measurements_after,
-    on_domain,
-    recalled_texts,
-    sequence_step,
-    tasks_of,
-    tested,
-    watched_texts,
-    with_rules,
-)
 from adapt.merge.merger import Merging
 from adapt.merge.table import MERGERS, merging_of
 from adapt.method.table import method_of
@@ -41,7 +25,7 @@ from adapt.stage.train import Train
 from adapt.support.errors import ConfigError
 
 
-def merged_domains(setup: Setup) -> Iterator[Step]:
+def merged_domains(setup: sequence_steps.Setup) -> Iterator[Step]:
     """Builds one step per domain. Each step trains a model on its domain, and merges all models trained so far.
 
     Each training stage starts from the first model of the sequence. If a domain is added, only one model is trained
@@ -51,19 +35,21 @@ def merged_domains(setup: Setup) -> Iterator[Step]:
     merging_of_domains(setup.context.config, len(setup.order))  # called early to raise errors before any training
     models: list[Start] = []
     for number, name in enumerate(setup.order, start=1):
-        domain = on_domain(setup, setup.context, name)
+        domain = sequence_steps.on_domain(setup, setup.context, name)
         training = Train.of(
             domain,
             {"domain": setup.texts[name]},
             replayed_text(domain, setup.general, domain=[setup.texts[name]]),
             general=setup.general,
-            measured=watched_texts(setup, name),
+            measured=sequence_steps.watched_texts(setup, name),
         )
         models.append(setup.context.start.after(training))
         yield _merged_step(setup, domain, number, training, models)
 
 
-def _merged_step(setup: Setup, domain: Context, number: int, training: Train, models: Sequence[Start]) -> Step:
+def _merged_step(
+    setup: sequence_steps.Setup, domain: Context, number: int, training: Train, models: Sequence[Start]
+) -> Step:
     """Builds the stages that merge the models trained so far, and measure the merged model's losses and task scores."""
     config, seen = setup.context.config, setup.order[:number]
     merging = merging_of_domains(config, number)
@@ -77,7 +63,7 @@ def _merged_step(setup: Setup, domain: Context, number: int, training: Train, mo
         export=None,
         merged=merge,
         others=Evaluate.of(context, f"after-{number}", texts),
-        runs=finetuning_after(setup, context, tested(setup, number, seen[-1], seen)),
+        runs=sequence_steps.finetuning_after(setup, context, sequence_steps.tested(setup, number, seen[-1], seen)),
         past={},
         is_on_the_last=False,
     )
@@ -122,12 +108,12 @@ def sequence_stages(context: Context) -> SequenceStage:
     these domains.
     """
     refuse_rewriting(context.config, "sequence")
-    order = check_domains(context.config)
-    config = in_its_mode(context.config)
+    order = sequence_steps.check_domains(context.config)
+    config = sequence_steps.in_its_mode(context.config)
     context = context.configured(config)
     general = general_text(context)
-    texts, context = domain_texts(context, order, general), context.redrawn()
-    setup = Setup(context, order, texts, general, tasks_of(config, order))
+    texts, context = sequence_steps.domain_texts(context, order, general), context.redrawn()
+    setup = sequence_steps.Setup(context, order, texts, general, sequence_steps.tasks_of(config, order))
     before = {
         name: Evaluate.of(context, "before", {"domain": text, **setup.beside}) for name, text in setup.texts.items()
     }
@@ -138,13 +124,15 @@ def sequence_stages(context: Context) -> SequenceStage:
         name=config.name,
         config=config,
         order=tuple(order),
-        owners={task.name: domain_of(task) for task in setup.tasks},
+        owners={task.name: sequence_steps.domain_of(task) for task in setup.tasks},
         texts=setup.texts,
         tasks={task.name: task_of(context, task) for task in setup.tasks},
         before=before,
-        untaught=finetuning_after(setup, context, setup.tasks) if config.sequence.forward_transfer else {},
+        untaught=sequence_steps.finetuning_after(setup, context, setup.tasks)
+        if config.sequence.forward_transfer
+        else {},
         steps=steps,
-        past=measurements_after(setup, steps[-1]) if config.sequence.mode == "continual" else {},
+        past=sequence_steps.measurements_after(setup, steps[-1]) if config.sequence.mode == "continual" else {},
         benchmarks=_benchmarks(context, steps),
     )
 
@@ -161,13 +149,13 @@ def _benchmarks(context: Context, steps: Sequence[Step]) -> CompareBenchmarks | 
     )
 
 
-def _one_after_another(setup: Setup) -> Iterator[Step]:
+def _one_after_another(setup: sequence_steps.Setup) -> Iterator[Step]:
     """Builds one training stage per domain. Each stage starts from the model of the previous domain."""
     context = setup.context
     first = [setup.texts[setup.order[0]]]
     past = before_training(context, first, replayed_text(context, setup.general, domain=first))
     for number, name in enumerate(setup.order, start=1):
-        domain = with_rules(setup, on_domain(setup, context, name), number)
+        domain = sequence_steps.with_rules(setup, sequence_steps.on_domain(setup, context, name), number)
         training = Train.of(
             domain,
             {"domain": setup.texts[name]},
@@ -179,19 +167,19 @@ def _one_after_another(setup: Setup) -> Iterator[Step]:
             ),
             past,
             general=setup.general,
-            recalled=recalled_texts(setup, number),
+            recalled=sequence_steps.recalled_texts(setup, number),
             domain=name,
-            measured=watched_texts(setup, name, setup.order[: number - 1]),
+            measured=sequence_steps.watched_texts(setup, name, setup.order[: number - 1]),
         )
-        step = sequence_step(setup, domain, number, name, training, past)
+        step = sequence_steps.sequence_step(setup, domain, number, name, training, past)
         yield step
-        context, past = context.starting_from(step.training), measurements_after(setup, step)
+        context, past = context.starting_from(step.training), sequence_steps.measurements_after(setup, step)
 
 
-def _each_alone(setup: Setup) -> Iterator[Step]:
+def _each_alone(setup: sequence_steps.Setup) -> Iterator[Step]:
     """Builds one training stage per domain. All stages start from the first model of the sequence."""
     for number, name in enumerate(setup.order, start=1):
-        domain = on_domain(setup, setup.context, name)
+        domain = sequence_steps.on_domain(setup, setup.context, name)
         replay = replayed_text(domain, setup.general, domain=[setup.texts[name]])
         training = Train.of(
             domain,
@@ -199,12 +187,12 @@ def _each_alone(setup: Setup) -> Iterator[Step]:
             replay,
             domain=name,
             general=setup.general,
-            measured=watched_texts(setup, name),
+            measured=sequence_steps.watched_texts(setup, name),
         )
-        yield sequence_step(setup, domain, number, name, training, {})
+        yield sequence_steps.sequence_step(setup, domain, number, name, training, {})
 
 
-def _all_at_once(setup: Setup) -> Iterator[Step]:
+def _all_at_once(setup: sequence_steps.Setup) -> Iterator[Step]:
     """Builds one training stage on all domains mixed, as long as the separate stages of all domains together."""
     config, training = setup.context.config, setup.context.config.training
     given = {name: getattr(training, name) for name in ("max_steps", "max_tokens", "max_flops")}
@@ -212,11 +200,11 @@ def _all_at_once(setup: Setup) -> Iterator[Step]:
     sources = [source for source in config.corpus.sources if source.name in setup.order]
     corpus = replace(config.corpus, sources=sources)
     joint = setup.context.configured(replace(config, corpus=corpus, training=replace(training, **limits)))
-    texts = as_listed(config, setup.texts)
+    texts = sequence_steps.as_listed(config, setup.texts)
     watched = {"domain": Gather(config.name, texts), **setup.beside}
     replay = replayed_text(joint, setup.general, domain=texts.values())
     stage = Train.of(joint, texts, replay, general=setup.general, measured=watched)
-    yield sequence_step(setup, joint, len(setup.order), "", stage, {})
+    yield sequence_steps.sequence_step(setup, joint, len(setup.order), "", stage, {})
 
 
 SEQUENCE_JOB = Job(

@@ -11,17 +11,10 @@ from dataclasses import replace
 from adapt.config import Config, NamedModel, TaskConfig
 from adapt.config.job_config import DAPT, TAPT_LENGTH, Kind
 from adapt.corpus.corpora import FILES, mixed_corpus
+from adapt.job import selection_job
 from adapt.job.generated_text import refuse_rewriting, rephrased_sources
 from adapt.job.job_run import Job
 from adapt.job.job_text import additional_text, before_training, domain_text, general_text, replayed_text
-from adapt.job.selection_job import (
-    has_corpus,
-    selected_domain,
-    selected_text,
-    selection_of_job,
-    split_texts,
-    unseen_texts,
-)
 from adapt.merge.table import MERGERS, merging_of
 from adapt.method.table import method_of
 from adapt.model.architecture import is_instruct, warn_of_instruct
@@ -49,14 +42,14 @@ def dapt_stages(context: Context) -> Export:
     Stages that detect faulty data run before the training stage.
     """
     general = general_text(context)
-    uses_corpus = has_corpus(context.config.corpus) and not context.selected
+    uses_corpus = selection_job.has_corpus(context.config.corpus) and not context.selected
     if uses_corpus and context.config.select.pool_paths:
         log(
             f"{context.config.name}: select.pool_paths is not used, because there is a corpus to train on. To train on"
             " documents selected from the pool, remove the corpus"
         )
-    chosen = None if uses_corpus else selection_of_job(context, general)
-    text = selected_domain(context, chosen, general) if chosen else domain_text(context, general)
+    chosen = None if uses_corpus else selection_job.selection_of_job(context, general)
+    text = selection_job.selected_domain(context, chosen, general) if chosen else domain_text(context, general)
     sources = {**text.sources, **rephrased_sources(context, text.sources, general)}
     replay = replayed_text(context, general, domain=text.sources.values())
     measured = {"domain": text.whole, **({"general": general} if general else {})}
@@ -107,15 +100,15 @@ def tapt_stages(context: Context) -> Export:
     refuse_rewriting(context.config, "tapt")
     config, tasks = context.config, [context.config.task, *context.config.tasks]
     general, transductive = general_text(context), config.tapt.transductive
-    dev = PrepareTexts.of(context, split_texts(context, tasks, ["dev"]), heldout_fraction=1.0)
+    dev = PrepareTexts.of(context, selection_job.split_texts(context, tasks, ["dev"]), heldout_fraction=1.0)
     apart = [*([general] if general else []), *([] if transductive else [dev])]
     sources: dict[str, Stage[Prepared]] = {task.name: _train_text(context, task, tasks, apart) for task in tasks}
-    unseen = unseen_texts(context, tasks)
+    unseen = selection_job.unseen_texts(context, tasks)
     if config.tapt.pool_paths:
         pool = listed_files(context, mixed_corpus(config, "tapt.pool"), f"{config.name}-pool")
         sources[POOL] = additional_text(context, pool, apart, general, unseen)
-    if chosen := selection_of_job(context, general):
-        sources[SELECTION] = selected_text(context, chosen, apart, unseen)
+    if chosen := selection_job.selection_of_job(context, general):
+        sources[SELECTION] = selection_job.selected_text(context, chosen, apart, unseen)
     text = next(iter(sources.values())) if len(sources) == 1 else Gather(config.name, sources)
     measured = {"domain": dev, **({"general": general} if general else {})}
     context = context.redrawn()
@@ -162,9 +155,11 @@ def _train_text(
 ) -> Stage[Prepared]:
     """Prepares the text of a task for TAPT: the train split, or all splits if `tapt.transductive` is set."""
     if context.config.tapt.transductive:
-        return PrepareTexts.of(context, split_texts(context, [task], ["train", "dev", "test"]), measured=apart)
+        return PrepareTexts.of(
+            context, selection_job.split_texts(context, [task], ["train", "dev", "test"]), measured=apart
+        )
     others = [other for other in tasks if other != task]
-    text = split_texts(context, [task], ["train"], unseen=[task, *others])
+    text = selection_job.split_texts(context, [task], ["train"], unseen=[task, *others])
     return PrepareTexts.of(context, text, measured=apart, screened=True)
 
 

@@ -8,24 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adapt.model.locate import (
-    GENERATION,
-    TEMPLATES,
-    TOKENIZER_CONFIG,
-    Pretrained,
-    model_files,
-    read_json,
-    tokenizer_files,
-    weight_files,
-)
+from adapt.model import locate
 from adapt.model.model_card import card_code, card_text, front_matter, loading_code, settings, table
 from adapt.runner.files import file_aside, write_atomically
 
-BESIDE = (GENERATION, *TEMPLATES)
+BESIDE = (locate.GENERATION, *locate.TEMPLATES)
 """Names of optional files of a model that do not affect the model's scores: generation settings and chat templates."""
 
 
-def dress(model: Pretrained, facts: Mapping[Path, MergeFacts], speaker: Pretrained | None = None) -> None:
+def dress(model: locate.Pretrained, facts: Mapping[Path, MergeFacts], speaker: locate.Pretrained | None = None) -> None:
     """Adds settings, tokenizer and model card to folders with weights, so that Hugging Face libraries can load them.
 
     Args:
@@ -41,25 +32,25 @@ def dress(model: Pretrained, facts: Mapping[Path, MergeFacts], speaker: Pretrain
         write_atomically(folder / "README.md", merge_card(card))
 
 
-def _files(model: Pretrained) -> Iterator[Path]:
-    weights = {*weight_files(model.model)}
-    yield from (file for file in model_files(model.model) if file not in weights)
+def _files(model: locate.Pretrained) -> Iterator[Path]:
+    weights = {*locate.weight_files(model.model)}
+    yield from (file for file in locate.model_files(model.model) if file not in weights)
     yield from _beside(model)
     if model.tokenizer != model.model:
-        yield from tokenizer_files(model.tokenizer)
+        yield from locate.tokenizer_files(model.tokenizer)
 
 
-def _beside(model: Pretrained) -> Iterator[Path]:
+def _beside(model: locate.Pretrained) -> Iterator[Path]:
     for folder in dict.fromkeys((model.model, model.tokenizer)):
         yield from (folder / name for name in BESIDE if (folder / name).exists())
 
 
-def _copy_beside(speaker: Pretrained, folder: Path) -> None:
+def _copy_beside(speaker: locate.Pretrained, folder: Path) -> None:
     """Copies chat template and generation settings. A template in tokenizer_config.json is written to its own file."""
-    settings = speaker.tokenizer / TOKENIZER_CONFIG
-    template = read_json(settings).get("chat_template") if settings.is_file() else None
+    settings = speaker.tokenizer / locate.TOKENIZER_CONFIG
+    template = locate.read_json(settings).get("chat_template") if settings.is_file() else None
     if isinstance(template, str):
-        write_atomically(folder / TEMPLATES[0], template)
+        write_atomically(folder / locate.TEMPLATES[0], template)
     for file in _beside(speaker):
         _copy(file, folder / file.name)
 

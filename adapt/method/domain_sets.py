@@ -17,14 +17,7 @@ from adapt.corpus.token_shards import text_of
 from adapt.method.base import Setting
 from adapt.method.domain_parameters import Words
 from adapt.method.measurement import EPOCH
-from adapt.model.additions.domain_modules import (
-    attach_domains,
-    choose_set,
-    domains_of,
-    own_parameters,
-    prototype_of,
-    sets_of,
-)
+from adapt.model.additions import domain_modules
 from adapt.model.additions.table import ADDITIONS
 
 DOCUMENTS = 256
@@ -55,17 +48,17 @@ def take_set(
     """
     model.requires_grad_(False)
     names = learn_prototype(model, setting.domain, sample_of(setting.texts, setting.seed)) if by_domain else []
-    number, before = names.index(setting.domain) if by_domain else 0, sets_of(model)
+    number, before = names.index(setting.domain) if by_domain else 0, domain_modules.sets_of(model)
     is_new = number == (len(before[0]) if before else 0)
     with torch.random.fork_rng([]):
         torch.manual_seed((setting.seed + (setting.number or 0)) % 2**63)
         if not before:
             ADDITIONS.load(kind)(model, sets=1, **options)
-        for parameter in own_parameters(model, number):
+        for parameter in domain_modules.own_parameters(model, number):
             parameter.requires_grad_(True)
         if is_new:
             begin(number, partial(words_of, model, setting))
-    choose_set(model, number)
+    domain_modules.choose_set(model, number)
     return names
 
 
@@ -80,11 +73,11 @@ def words_of(model: Any, setting: Setting, wanted: int) -> Tensor:
 
 def learn_prototype(model: Any, domain: str, sample: list[np.ndarray]) -> list[str]:
     """Computes a domain's prototype and stores it in the model. Returns the names of all domains of the model."""
-    if domains_of(model) is None:
-        attach_domains(model, [])
-    known = domains_of(model)
+    if domain_modules.domains_of(model) is None:
+        domain_modules.attach_domains(model, [])
+    known = domain_modules.domains_of(model)
     assert known is not None
-    known.learn(domain, prototype_of(model, sample))
+    known.learn(domain, domain_modules.prototype_of(model, sample))
     return list(known.names)
 
 

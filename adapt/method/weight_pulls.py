@@ -16,16 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from safetensors import safe_open
 
 from adapt.config import Config, NonNegativeFloat, PositiveInt
+from adapt.method import measurement
 from adapt.method.base import AddedMemory, Domain, Method, Setting, TrainingEngine
-from adapt.method.measurement import (
-    ImportedFunction,
-    Summed,
-    Summing,
-    check_prepared,
-    needs_as_training,
-    summed_up,
-    what_of_sums,
-)
 from adapt.model.size import ModelSize
 from adapt.model.start import Start
 from adapt.runner import Done, Outcome, Stage
@@ -125,7 +117,7 @@ class Ewc(PullsWeights):
 
     def check(self, config: Config, model: Path) -> None:
         if self.options.general != "none":
-            check_prepared(config, "the Fisher information", "set ewc.general to none")
+            measurement.check_prepared(config, "the Fisher information", "set ewc.general to none")
 
     def before(self, first: Domain) -> Mapping[str, Stage[Any]]:
         return {} if self.options.general == "none" else {FISHER: self._measured(first, None)}
@@ -161,7 +153,7 @@ class Ewc(PullsWeights):
 
 
 @dataclass(frozen=True, eq=False)
-class MeasureFisher(Stage[Summed]):
+class MeasureFisher(Stage[measurement.Summed]):
     """Measures the Fisher information: how much the loss on a text depends on each weight (1612.00796, equation 3)."""
 
     kind = "fisher"
@@ -175,17 +167,17 @@ class MeasureFisher(Stage[Summed]):
     """The model whose Fisher information is measured."""
     texts: tuple[Stage[Any], ...]
     """The prepared texts for the measurement."""
-    previous: Stage[Summed] | None
+    previous: Stage[measurement.Summed] | None
     """The stage with the mean Fisher information of the earlier domains; None if there is no such stage."""
 
     def what(self) -> Mapping[str, Any]:
-        return what_of_sums(self.config, self.start, self.sequences)
+        return measurement.what_of_sums(self.config, self.start, self.sequences)
 
     def needs(self) -> Mapping[str, float]:
-        return needs_as_training(self.config)
+        return measurement.needs_as_training(self.config)
 
-    def run(self, folder: Path, done: Done) -> Outcome[Summed]:
+    def run(self, folder: Path, done: Done) -> Outcome[measurement.Summed]:
         start, texts = self.start.made(done), tuple(str(done[text].path) for text in self.texts)
-        squares = ImportedFunction("adapt.method.quadratic_penalty:squared_gradients")
-        summing = Summing(self.config, start, texts, str(folder), self.sequences, MEASURED, squares)
-        return summed_up(summing, FISHER_FILE, done[self.previous].path if self.previous else None)
+        squares = measurement.ImportedFunction("adapt.method.quadratic_penalty:squared_gradients")
+        summing = measurement.Summing(self.config, start, texts, str(folder), self.sequences, MEASURED, squares)
+        return measurement.summed_up(summing, FISHER_FILE, done[self.previous].path if self.previous else None)

@@ -11,16 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForMaskedLM
 
+from adapt.model import load
 from adapt.model.additions.table import additions_of
-from adapt.model.load import (
-    UNUSED,
-    check_complete,
-    check_direction,
-    model_class,
-    read_weights,
-    read_with_new_head,
-    save_model,
-)
 from adapt.model.locate import Pretrained, has_head, listed, model_files
 from adapt.model.packing.isolation import depends_on_later
 from adapt.model.safeguards import quiet
@@ -59,9 +51,9 @@ def write_with_head(start: Pretrained, folder: Path) -> int:
         ModelError: the model is a decoder, lacks weights of its layers, or has a head already.
     """
     config = load_config(start.model, start.trust_remote_code)
-    check_direction(config, causal=False, folder=start.model)
+    load.check_direction(config, causal=False, folder=start.model)
     config.tie_word_embeddings = True
-    model, missing = read_with_new_head(AutoModelForMaskedLM, start.model, config, start.trust_remote_code)
+    model, missing = load.read_with_new_head(AutoModelForMaskedLM, start.model, config, start.trust_remote_code)
     if not missing:
         raise has_head(start.model)
     tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
@@ -70,7 +62,7 @@ def write_with_head(start: Pretrained, folder: Path) -> int:
     def tied(config: Any) -> None:
         config.tie_word_embeddings = True
 
-    save_model(start.model, model.state_dict(), tokenizer, folder, start.trust_remote_code, resize=tied)
+    load.save_model(start.model, model.state_dict(), tokenizer, folder, start.trust_remote_code, resize=tied)
     return sum(named[name].numel() for name in missing if name in named)
 
 
@@ -113,7 +105,7 @@ def write_with_new_top(start: Pretrained, count: int, seed: int, folder: Path) -
                 number += tensor.numel()
         save_file(tensors, folder / file.name, {"format": "pt"})
         (folder / file.name).chmod((folder.stat().st_mode & 0o666) | 0o600)
-    if missing := sorted(name for name in top - written if UNUSED not in name):
+    if missing := sorted(name for name in top - written if load.UNUSED not in name):
         raise ModelError(
             f"{start.model} lacks weights of its top layers, or has them in another shape: {listed(missing)}",
             "leave model.reinitialize_top out, or give a model with all weights of its layers",
@@ -141,12 +133,12 @@ def write_turned(start: Pretrained, folder: Path) -> tuple[str, bool]:
         ModelError: the model is not a decoder, or its attention ignores `is_causal` in the config.
     """
     config = load_config(start.model, start.trust_remote_code)
-    check_direction(config, causal=True, folder=start.model)
+    load.check_direction(config, causal=True, folder=start.model)
     tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
     config.is_causal = False
     model: Any
-    model, report = read_weights(model_class(config), start.model, config, start.trust_remote_code)
-    check_complete(report["missing_keys"], report["mismatched_keys"], start.model)
+    model, report = load.read_weights(load.model_class(config), start.model, config, start.trust_remote_code)
+    load.check_complete(report["missing_keys"], report["mismatched_keys"], start.model)
     _check_turns(model.eval(), start.model)
     is_added = tokenizer.mask_token is None
     if is_added:
@@ -164,7 +156,7 @@ def write_turned(start: Pretrained, folder: Path) -> tuple[str, bool]:
         config.is_causal = False
         config.vocab_size = rows
 
-    save_model(start.model, model.state_dict(), tokenizer, folder, start.trust_remote_code, resize=turned)
+    load.save_model(start.model, model.state_dict(), tokenizer, folder, start.trust_remote_code, resize=turned)
     return str(tokenizer.mask_token), is_added
 
 

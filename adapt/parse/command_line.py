@@ -16,19 +16,7 @@ import yaml
 from adapt.config import Config
 from adapt.config.fields import hints_of, type_words
 from adapt.config.job_config import Kind
-from adapt.parse.keys import (
-    OPTIONS,
-    TABLES,
-    Named,
-    named_in,
-    nested,
-    overlaid,
-    refuse_sections_without_fields,
-    refuse_unknown_entries,
-    refuse_unknown_key,
-    refuse_unknown_values,
-    section_file,
-)
+from adapt.parse import keys
 from adapt.parse.yaml_file import load_yaml, read_yaml, refuse_variables, takes_list, takes_text
 from adapt.support.errors import ConfigError
 from adapt.support.paths import user_path
@@ -60,12 +48,12 @@ def read_given(arguments: Sequence[str]) -> dict[str, Any]:
             continue
         name, equals, value = argument[2:].partition("=")
         following = next(iter(arguments[position + 1 :]), "")
-        refuse_unknown_key(name, f"--{name}", kinds, _NO_FIELDS)
+        keys.refuse_unknown_key(name, f"--{name}", kinds, _NO_FIELDS)
         text = value if equals else following
         if name == "config":
             if not text or text.startswith("--"):
                 raise ConfigError("--config names no file", "write --config FILE")
-            given = overlaid(given, read_config_file(text, kinds))
+            given = keys.overlaid(given, read_config_file(text, kinds))
             continue
         if not equals and (following.startswith("--") or not arguments[position + 1 :]):
             if name in SWITCHES:
@@ -75,30 +63,30 @@ def read_given(arguments: Sequence[str]) -> dict[str, Any]:
         if name in _NO_FIELDS | SWITCHES:
             continue
         content = _value(text, name, kinds)
-        refuse_unknown_entries({name: content})
-        sections = nested({name: content})
-        refuse_sections_without_fields(sections, "the command line")
-        refuse_unknown_values(sections, "the command line", kinds)
+        keys.refuse_unknown_entries({name: content})
+        sections = keys.nested({name: content})
+        keys.refuse_sections_without_fields(sections, "the command line")
+        keys.refuse_unknown_values(sections, "the command line", kinds)
         refuse_variables(sections, "on the command line")
-        given = overlaid(given, _with_files(sections, Path(), kinds))
+        given = keys.overlaid(given, _with_files(sections, Path(), kinds))
     return given
 
 
-def read_config_file(file: str, kinds: Named) -> dict[str, Any]:
+def read_config_file(file: str, kinds: keys.Named) -> dict[str, Any]:
     """Reads the sections of a configuration file.
 
     Raises:
         ConfigError: the file cannot be read, or a key or value in the file is wrong.
     """
     content = read_yaml(file)
-    refuse_sections_without_fields(content, file)
-    refuse_unknown_values(content, file, kinds)
-    sections = nested(content)
+    keys.refuse_sections_without_fields(content, file)
+    keys.refuse_unknown_values(content, file, kinds)
+    sections = keys.nested(content)
     refuse_variables(sections, f"in {file}")
     return _with_files(sections, user_path(file).parent, kinds)
 
 
-def _with_files(sections: Mapping[str, Any], folder: Path, kinds: Named) -> dict[str, Any]:
+def _with_files(sections: Mapping[str, Any], folder: Path, kinds: keys.Named) -> dict[str, Any]:
     """Replaces sections that are names of files by the contents of the files.
 
     Paths are relative to `folder` or to the working folder.
@@ -106,10 +94,10 @@ def _with_files(sections: Mapping[str, Any], folder: Path, kinds: Named) -> dict
     read = dict(sections)
     for name, value in sections.items():
         if is_dataclass(hints_of(Config).get(name)) and isinstance(value, str):
-            file = str(section_file(value, folder))
+            file = str(keys.section_file(value, folder))
             inside = {f"{name}.{key}": content for key, content in read_yaml(file).items()}
-            refuse_unknown_values(inside, file, kinds)
-            read[name] = nested(inside).get(name, {})
+            keys.refuse_unknown_values(inside, file, kinds)
+            read[name] = keys.nested(inside).get(name, {})
             refuse_variables({name: read[name]}, f"in {file}")
     return read
 
@@ -138,7 +126,7 @@ def note_repeated(name: str, value: str, before: dict[str, str], is_list: bool) 
     log(f"--{name} is given twice: {value or 'an empty value'} is used, and {earlier} is ignored")
 
 
-def _named_among(arguments: Sequence[str]) -> Named:
+def _named_among(arguments: Sequence[str]) -> keys.Named:
     """Returns the method, objective, selections and embedder that a command line and its files choose.
 
     Errors are ignored, because `read_given` raises them.
@@ -147,15 +135,15 @@ def _named_among(arguments: Sequence[str]) -> Named:
     for position, argument in enumerate(arguments):
         name, equals, text = argument.removeprefix("--").partition("=")
         text = text if equals else next(iter(arguments[position + 1 :]), "")
-        if name in TABLES:
-            found = overlaid(found, nested({name: _read(text)}))
+        if name in keys.TABLES:
+            found = keys.overlaid(found, keys.nested({name: _read(text)}))
         elif name == "config":
             with suppress(ConfigError):
-                found = overlaid(found, nested(read_yaml(text)))
-    return named_in(found)
+                found = keys.overlaid(found, keys.nested(read_yaml(text)))
+    return keys.named_in(found)
 
 
-def _value(text: str, field: str, kinds: Named) -> Any:
+def _value(text: str, field: str, kinds: keys.Named) -> Any:
     """Reads the value of an option. In fields that hold text, values such as numbers stay text."""
     value = _read(text)
     return text if "\n" in text or (takes_text(field, kinds) and isinstance(value, int | float)) else value
@@ -212,7 +200,7 @@ def help_text(program: str, kind: Kind, options: Mapping[str, type[Any]], given:
     lines += [line for option, meaning in _OWN for line in _entry(option, meaning, width)]
     hints = hints_of(Config)
     for name, text in documented(Config).items():
-        if name not in OPTIONS:
+        if name not in keys.OPTIONS:
             lines += _field(name, hints[name], text, given.get(name, getattr(Config(), name)), width)
     for name, section in {**{n: hints[n] for n in hints if is_dataclass(hints[n])}, **options}.items():
         lines += ["", f"{name}: {inspect.cleandoc(section.__doc__ or '').partition(chr(10))[0]}"]
@@ -227,7 +215,9 @@ def configuration_text(read: Mapping[str, Any], options: Mapping[str, type[Any]]
     """Writes all fields as YAML. Fields without a value in `read` have their defaults."""
     own = {each.name: read.get(each.name, getattr(Config(), each.name)) for each in fields(Config)}
     sections = {name: read.get(name, kind()) for name, kind in options.items()}
-    plain = {name: _plain(value) for name, value in {**own, "debug": False, **sections}.items() if name not in OPTIONS}
+    plain = {
+        name: _plain(value) for name, value in {**own, "debug": False, **sections}.items() if name not in keys.OPTIONS
+    }
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
 

@@ -21,16 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
-from adapt.runner.bucket_errors import (
-    EXPIRED,
-    MISSING,
-    Address,
-    ConflictError,
-    awaited,
-    code_of,
-    reason_of,
-    unconditional,
-)
+from adapt.runner import bucket_errors
 from adapt.support.errors import ConfigError, StorageError
 from adapt.terminal.console import log
 
@@ -87,7 +78,7 @@ class S3Bucket:
         patience_s: maximum time for which a request waits for the store [s]; see PATIENCE_S.
     """
 
-    def __init__(self, address: Address, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, address: bucket_errors.Address, patience_s: float = PATIENCE_S) -> None:
         self.address, self._patience_s = address, patience_s
         self._connection: tuple[int, Any] | None = None
         """Process id and client of boto3. The process id is stored, because a forked process needs its own client."""
@@ -108,7 +99,7 @@ class S3Bucket:
             try:
                 answer = client.get_object(Bucket=self.address.bucket, Key=self.address.key(name))
             except Exception as error:
-                if code_of(error) in MISSING:
+                if bucket_errors.code_of(error) in bucket_errors.MISSING:
                     return None
                 raise
             body = answer["Body"].read()
@@ -138,7 +129,7 @@ class S3Bucket:
 
         try:
             return self._call(f"write {self.address.url(name)}", write)
-        except ConflictError:  # an earlier try may have written the object, although its answer was lost
+        except bucket_errors.ConflictError:  # an earlier try may have written the object, although its answer was lost
             if (there := self.get(name)) and there.body == body:
                 return there.etag
             raise
@@ -169,7 +160,7 @@ class S3Bucket:
                     )
                 return str(answer["ETag"])
             return self._in_parts(doing, place, file, size, mark, condition)
-        except ConflictError:
+        except bucket_errors.ConflictError:
             answer = self._call(doing, lambda client: _none_if_missing(lambda: client.head_object(**place)))
             if answer and answer["Metadata"].get(_UPLOAD) == mark:
                 return str(answer["ETag"])
@@ -213,7 +204,8 @@ class S3Bucket:
             try:
                 self._client().abort_multipart_upload(**part_of)
             except Exception as error:  # parts that are not deleted only cost money
-                log(f"the parts of a failed upload to {self.address.url()} could not be removed: {reason_of(error)}")
+                reason = bucket_errors.reason_of(error)
+                log(f"the parts of a failed upload to {self.address.url()} could not be removed: {reason}")
             raise
 
     def abort_uploads(self, prefix: str) -> None:
@@ -243,7 +235,7 @@ class S3Bucket:
             try:
                 answer = client.get_object(Bucket=self.address.bucket, Key=self.address.key(name))
             except Exception as error:
-                if code_of(error) in MISSING:
+                if bucket_errors.code_of(error) in bucket_errors.MISSING:
                     return False
                 raise
             with file.open("wb") as opened:
@@ -312,9 +304,9 @@ class S3Bucket:
             for what, replaces in (("If-None-Match", ABSENT), ("If-Match", '"0123456789abcdef0123456789abcdef"')):
                 try:
                     self.put(name, b"this must be refused", replaces)
-                except ConflictError:
+                except bucket_errors.ConflictError:
                     continue
-                raise unconditional(self.address, f"it ignored {what}")
+                raise bucket_errors.unconditional(self.address, f"it ignored {what}")
             self.put(name, b"this must be accepted", etag)
         finally:
             self.delete([name])
@@ -326,16 +318,17 @@ class S3Bucket:
             try:
                 answer = request(self._client())
             except Exception as error:
-                if code_of(error) in EXPIRED:
+                if bucket_errors.code_of(error) in bucket_errors.EXPIRED:
                     self._connection = None  # drops the client, so that the next client reads the new credentials
-                waits_for = awaited(self.address, doing, error)
+                waits_for = bucket_errors.awaited(self.address, doing, error)
                 patience = self._patience_s if self._has_worked else min(self._patience_s, FIRST_PATIENCE_S)
                 if time.monotonic() - began + pause > patience:
                     raise StorageError(
-                        f"cannot {doing}: {reason_of(error)}", f"{waits_for}; then run the same command again"
+                        f"cannot {doing}: {bucket_errors.reason_of(error)}",
+                        f"{waits_for}; then run the same command again",
                     ) from error
                 if not is_said and time.monotonic() - began > _SILENT_S:
-                    log(f"cannot {doing}: {reason_of(error)}; waiting ({waits_for})")
+                    log(f"cannot {doing}: {bucket_errors.reason_of(error)}; waiting ({waits_for})")
                     is_said = True
                 time.sleep(random.uniform(pause / 2, pause))  # the pause is random, so that not all threads try at once
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
@@ -382,17 +375,17 @@ def _delete_many(bucket: str, keys: list[str], client: Any) -> list[str] | None:
     try:
         answer = client.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True})
     except Exception as error:
-        if code_of(error) in _WITHOUT_DELETE:
+        if bucket_errors.code_of(error) in _WITHOUT_DELETE:
             return None
         raise
-    return [str(each["Key"]) for each in answer.get("Errors", ()) if each.get("Code") not in MISSING]
+    return [str(each["Key"]) for each in answer.get("Errors", ()) if each.get("Code") not in bucket_errors.MISSING]
 
 
 def _none_if_missing(request: Callable[[], T]) -> T | None:
     try:
         return request()
     except Exception as error:
-        if code_of(error) in MISSING:
+        if bucket_errors.code_of(error) in bucket_errors.MISSING:
             return None
         raise
 

@@ -42,19 +42,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from adapt.config import NonNegativeFloat, PositiveFloat, PositiveInt
+from adapt.select import grams
 from adapt.select.choose import Best, FindBest, Ranked, as_it_is, highest, random_draw
-from adapt.select.grams import (
-    Buckets,
-    KnownGrams,
-    chunks,
-    equal_shares,
-    gram_chunks,
-    gram_hashes,
-    gram_shares,
-    in_buckets,
-    window_grams,
-    windows,
-)
 from adapt.select.selection import Given, Random, Room, Selection, draws_at
 from adapt.support.errors import DataError
 from adapt.terminal.console import log
@@ -73,7 +62,7 @@ class DsirOptions:
 
     ngram: PositiveInt = 2
     """Length of the longest n-grams that are counted [words]."""
-    buckets: Buckets = 10_000
+    buckets: grams.Buckets = 10_000
     """Number of buckets into which n-grams are hashed."""
     smoothing: PositiveFloat = 1.0
     """Number of grams per bucket that are added to the target, distributed as in the pool."""
@@ -105,7 +94,7 @@ class Dsir(Selection):
             DataError: the target or the pool has no words, or they have no words in common.
         """
         options = self.options
-        known = KnownGrams.of(given.target, options.ngram)
+        known = grams.KnownGrams.of(given.target, options.ngram)
         pool, occurs = np.zeros(options.buckets, np.int64), np.zeros(len(known.hashes), bool)
         for shares, found in given.pool.each(CountPool(known, options)):
             pool += shares
@@ -118,8 +107,10 @@ class Dsir(Selection):
                 )
         known = known.only(occurs)
         check_some_known(known)
-        target = gram_shares(given.target, options.ngram, options.buckets, known)
-        number = sum(int(known.have(gram_hashes(some, options.ngram)[0]).sum()) for some in chunks(given.target, len))
+        target = grams.gram_shares(given.target, options.ngram, options.buckets, known)
+        number = sum(
+            int(known.have(grams.gram_hashes(some, options.ngram)[0]).sum()) for some in grams.chunks(given.target, len)
+        )
         self.ratios = log_ratios(target / target.sum() * number, pool, options.smoothing)
         self._figures = {"target_grams": float(number), "unknown_share": 1.0 - float(occurs.mean())}
 
@@ -134,10 +125,10 @@ class Dsir(Selection):
     def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
         """Yields the log weight of each document, with noise."""
         documents, counted = tee(pool)
-        for some in gram_chunks(counted, self.options.ngram, self.options.buckets):
+        for some in grams.gram_chunks(counted, self.options.ngram, self.options.buckets):
             weights = some.sums(self.ratios)
             if self.options.weight == "mean":
-                weights /= np.maximum(some.sizes(), window_grams(self.options.ngram))
+                weights /= np.maximum(some.sizes(), grams.window_grams(self.options.ngram))
             drawn = draws_at([document.id for document in islice(documents, some.texts)], self.seed, GUMBEL)
             yield from (weights - self.options.scale * np.log(-np.log(drawn))).tolist()
 
@@ -146,7 +137,7 @@ class Dsir(Selection):
 class CountPool:
     """Counts the grams of documents with the same total weight per document, and finds which target grams occur."""
 
-    known: KnownGrams
+    known: grams.KnownGrams
     options: DsirOptions
 
     def __call__(self, documents: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -157,14 +148,14 @@ class CountPool:
         """
         ngram, buckets = self.options.ngram, self.options.buckets
         shares, found = np.zeros(buckets, np.int64), np.zeros(len(self.known.hashes), bool)
-        for some in chunks(documents, len):
-            hashes, owners = gram_hashes(some, ngram)
+        for some in grams.chunks(documents, len):
+            hashes, owners = grams.gram_hashes(some, ngram)
             self.known.mark(hashes, found)
-            shares += equal_shares(in_buckets(hashes, owners, len(some), buckets), buckets)
+            shares += grams.equal_shares(grams.in_buckets(hashes, owners, len(some), buckets), buckets)
         return shares, found
 
 
-def check_some_known(known: KnownGrams) -> None:
+def check_some_known(known: grams.KnownGrams) -> None:
     """Checks that target and pool have grams in common.
 
     Raises:
@@ -205,7 +196,7 @@ class ClassifierOptions:
 
     ngram: PositiveInt = 2
     """Length of the longest n-grams [words]."""
-    buckets: Buckets = 2**18
+    buckets: grams.Buckets = 2**18
     """Number of buckets into which n-grams are hashed."""
     sample: PositiveInt = 20_000
     """Number of random documents of the pool that are the negative texts; a smaller pool is used completely."""
@@ -238,7 +229,7 @@ class ByClassifier(Selection):
             DataError: the target or the sample has too few texts, or they have no word in common.
         """
         positive = list(given.target)
-        known = KnownGrams.of(positive, self.options.ngram)
+        known = grams.KnownGrams.of(positive, self.options.ngram)
         negative, occurs = self._sampled(given, known)
         for texts, name in ((positive, "target"), (negative, "pool")):
             if len(texts) < FEWEST:
@@ -263,8 +254,8 @@ class ByClassifier(Selection):
 
     def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
         """Yields the log odds that each document is target text, as the mean over the document's windows."""
-        for some in chunks(pool, len):
-            found = windows(some, self.options.ngram, self.options.buckets)
+        for some in grams.chunks(pool, len):
+            found = grams.windows(some, self.options.ngram, self.options.buckets)
             norms = np.maximum(found.grams.norms(self.options.buckets), SMALLEST)
             yield from found.means(found.grams.sums(self.weights) / norms + self.bias).tolist()
 
@@ -272,7 +263,7 @@ class ByClassifier(Selection):
         """Returns the share of the target's distinct grams that never occur in the pool."""
         return self._figures
 
-    def _sampled(self, given: Given, known: KnownGrams) -> tuple[list[str], np.ndarray]:
+    def _sampled(self, given: Given, known: grams.KnownGrams) -> tuple[list[str], np.ndarray]:
         """Returns negative texts in the pool's order, and whether each known gram occurs in the pool, bool [known]."""
         room = Room(documents=self.options.sample)
         best, occurs = Best(room), np.zeros(len(known.hashes), bool)
@@ -284,7 +275,7 @@ class ByClassifier(Selection):
         return [str(document) for document in documents], occurs
 
     def _train(
-        self, target: Sequence[str], known: KnownGrams, recalled: Sequence[str], negative: Sequence[str]
+        self, target: Sequence[str], known: grams.KnownGrams, recalled: Sequence[str], negative: Sequence[str]
     ) -> None:
         from adapt.select.gram_regression import fit_sides
 
@@ -305,7 +296,7 @@ class ScanPool:
 
     draw: Random
     room: Room
-    known: KnownGrams
+    known: grams.KnownGrams
     ngram: int
 
     def __call__(self, documents: "Iterator[Document]", hint: Ranked | None) -> Iterator[ScanResult | None]:
@@ -316,6 +307,6 @@ class ScanPool:
             yield ScanResult(found, occurs) if found else None
 
     def _looked_at(self, documents: "Iterator[Document]", occurs: np.ndarray) -> "Iterator[Document]":
-        for some in chunks(documents, len):
-            self.known.mark(gram_hashes(some, self.ngram)[0], occurs)
+        for some in grams.chunks(documents, len):
+            self.known.mark(grams.gram_hashes(some, self.ngram)[0], occurs)
             yield from some

@@ -8,15 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config
-from adapt.evaluate.while_training import (
-    TASK,
-    HeldoutLosses,
-    HeldoutText,
-    Sampling,
-    TaskProbe,
-    loss_metrics,
-    sampling_of,
-)
+from adapt.evaluate import while_training
 from adapt.method.base import Method
 from adapt.method.table import method_of
 from adapt.model.size import ModelSize
@@ -44,7 +36,7 @@ class Watched:
 
     measures: "tuple[PointMeasure, ...]" = ()
     """The measurements. At each measured step, all of them run. Empty if nothing is measured."""
-    sampling: Sampling | None = None
+    sampling: while_training.Sampling | None = None
     """How often losses are measured, and on how many documents."""
 
     @property
@@ -57,7 +49,7 @@ def metrics_of(config: Config, texts: Mapping[str, Stage[Any]]) -> dict[str, str
     """Returns the metrics that `training.stop` and `training.keep` may use, with advice on enabling missing ones."""
     missing = "" if config.evaluation.probe else "set evaluation.probe to knn or linear"
     tasks = {f"{task.name}.{DEV}{metric_of_task(task)}": missing for task in tasks_in(config)}
-    return {**loss_metrics(texts), **tasks}
+    return {**while_training.loss_metrics(texts), **tasks}
 
 
 def probed_tasks(context: Context) -> dict[str, Stage[Any]]:
@@ -93,7 +85,7 @@ def probed_tasks(context: Context) -> dict[str, Stage[Any]]:
                     " the score of a probe would be meaningless",
                     f"add examples of other classes to task.{split}, or leave evaluation.probe out",
                 )
-    return {f"{TASK}{task.name}": task_of(context, task) for task in tasks}
+    return {f"{while_training.TASK}{task.name}": task_of(context, task) for task in tasks}
 
 
 def judged_what(config: Config) -> dict[str, Any]:
@@ -143,12 +135,12 @@ def measures_of(
     if not texts or not asked:
         return Watched()
     stops = config.training.decides_by_points
-    held = {text: done[stage].result for text, stage in texts.items() if not text.startswith(TASK)}
-    measured = {text: HeldoutText(of.heldout_documents, of.heldout_tokens) for text, of in held.items()}
-    tasks = {text: stage for text, stage in texts.items() if text.startswith(TASK)}
+    held = {text: done[stage].result for text, stage in texts.items() if not text.startswith(while_training.TASK)}
+    measured = {text: while_training.HeldoutText(of.heldout_documents, of.heldout_tokens) for text, of in held.items()}
+    tasks = {text: stage for text, stage in texts.items() if text.startswith(while_training.TASK)}
     measured |= {text: _examples(done[stage].result) for text, stage in tasks.items()}
     length = mean_length(summed_sizes([vars(held["domain"])])) if "domain" in held else None
-    sampling = sampling_of(config, part.first, part.last, measured, size, length, stops, is_phase)
+    sampling = while_training.sampling_of(config, part.first, part.last, measured, size, length, stops, is_phase)
     for text in texts.keys() - sampling.documents.keys():
         problem = f"{name}: no document of {text} is held out, so its loss is not measured"
         if stops:
@@ -162,18 +154,20 @@ def measures_of(
     folders = {text: str(done[texts[text]].path) for text in sampling.documents}
     losses = {text: folder for text, folder in folders.items() if text not in tasks}
     probes = [
-        TaskProbe(folders[text], config.evaluation.probe or "", sampling.documents[text])
+        while_training.TaskProbe(folders[text], config.evaluation.probe or "", sampling.documents[text])
         for text in folders
         if text in tasks
     ]
-    return Watched((*((HeldoutLosses(losses, sampling.documents),) if losses else ()), *probes), sampling)
+    return Watched(
+        (*((while_training.HeldoutLosses(losses, sampling.documents),) if losses else ()), *probes), sampling
+    )
 
 
-def _examples(task: TaskPrepared) -> HeldoutText:
+def _examples(task: TaskPrepared) -> while_training.HeldoutText:
     """Returns the number of train and dev examples of a task, and the number of their tokens."""
     splits = ("train", "dev")
     tokens = sum(task.examples[split] * task.tokens[split].mean for split in splits)
-    return HeldoutText(sum(task.examples[split] for split in splits), round(tokens))
+    return while_training.HeldoutText(sum(task.examples[split] for split in splits), round(tokens))
 
 
 def check_measures(config: Config, texts: Mapping[str, Stage[Any]]) -> None:

@@ -18,25 +18,12 @@ from adapt.model.trainable import check_trained, frozen_summary
 from adapt.objective.table import objective_what, predicted_fraction, weighs_words
 from adapt.ray.runtime import connect
 from adapt.runner import Done, Outcome, Record, Shown, Stage, Store
+from adapt.stage import training_plan
 from adapt.stage.add_head import RedrawTop
 from adapt.stage.context import Context, root_of, with_teachers
 from adapt.stage.measured_training import check_measures, judged_what, measures_of, probed_tasks
 from adapt.stage.preflight import check_memory, check_precision, check_space, check_start, space_needed
 from adapt.stage.prepare_text import Prepared, Streamed
-from adapt.stage.training_plan import (
-    REPLAYED,
-    RunPart,
-    documents_as_rows,
-    first_size,
-    mixed,
-    part_of,
-    regime_of,
-    shares_of,
-    sized,
-    training_what,
-    warn_of_unmeasured,
-    weights_of,
-)
 from adapt.stage.training_result import Trained, outcome_of
 from adapt.stage.weigh_words import WeighWords, weighed_words
 from adapt.terminal.console import log
@@ -154,7 +141,7 @@ class Train(Stage[Trained]):
             batch_examples=batch_examples,
             is_transductive=is_transductive,
             streamed=streamed,
-            weights=weights_of(config.corpus),
+            weights=training_plan.weights_of(config.corpus),
             recalled=recalled or {},
             weighed_words=None if phases else words(config),
             domain=domain,
@@ -169,7 +156,7 @@ class Train(Stage[Trained]):
                 whole,
                 name=f"{config.name}-phase-{phase.number}",
                 config=own,
-                weights=weights_of(own.corpus),
+                weights=training_plan.weights_of(own.corpus),
                 weighed_words=words(own),
                 phase=phase,
                 previous=training,
@@ -259,7 +246,7 @@ class Train(Stage[Trained]):
             "model": self.start.digest,
             "attention_dropout": config.model.attention_dropout,
             "objective": objective_what(config),
-            "training": {**training_what(config.training), **batch},
+            "training": {**training_plan.training_what(config.training), **batch},
             "seed": config.seed,
             "method": method,
             **({"domain": self.domain or self.name} if method_of(config).by_domain else {}),
@@ -343,7 +330,7 @@ class Train(Stage[Trained]):
         """Trains on the cluster, resuming an interrupted run of this stage."""
         from adapt.train.ray_train import launch
 
-        warn_of_unmeasured(self.corpora, done)
+        training_plan.warn_of_unmeasured(self.corpora, done)
         start, part = self.start.made(done), self._part(done)
         config, steps = part.config, part.last - part.first
         check_warmup(config.training, steps)
@@ -394,7 +381,7 @@ class Train(Stage[Trained]):
             if reported["cut_short"]:
                 log(f"warning: {reported['cut_short']}; set training.max_steps to {reported['step']}")
         knows = self.is_transductive or any(start.knows(done) for start in (self.start, *self.teachers))
-        shares = shares_of(self._named(done), part.up_to(reported["step"]))
+        shares = training_plan.shares_of(self._named(done), part.up_to(reported["step"]))
         outcome = outcome_of(reported, config.resources.price_per_device_hour, knows, shares, watched.sampling)
         points = outcome.result.points
         for line in [*described(outcome.result.early_end, points), *kept(points, config.training)]:
@@ -421,7 +408,7 @@ class Train(Stage[Trained]):
             steps = self.phase.steps(length) if self.phase else length.steps
         tokens = sum(shape.tokens for shape in shapes_of(config.training, steps)) if steps else None
         folders = [done[text].path for text in self.sources] if part else []
-        as_rows = documents_as_rows(config, self.start, part, folders)
+        as_rows = training_plan.documents_as_rows(config, self.start, part, folders)
         return forecast(config, dimensions, tokens, self._mean_length(done), Store(root_of(config)), as_rows)
 
     def regime(self, records: Mapping[str, Record]) -> Regime | None:
@@ -430,9 +417,9 @@ class Train(Stage[Trained]):
         size = self._size(done)
         if size is None or not all(text in done for text in self.sources):
             return None
-        return regime_of(self._named(done), list(self.corpora), self._part(done), size.parameters)
+        return training_plan.regime_of(self._named(done), list(self.corpora), self._part(done), size.parameters)
 
-    def _part(self, done: Done) -> RunPart:
+    def _part(self, done: Done) -> training_plan.RunPart:
         """Returns the steps of this stage, which follow the steps of earlier phases. `done` contains the texts."""
         before = self.previous._part(done) if self.previous else None
         texts, recalled = (
@@ -445,26 +432,26 @@ class Train(Stage[Trained]):
         @cache
         def mixture_at(length: int) -> "Mixture | None":
             shorter = replace(config, training=replace(config.training, sequence_length=length, length_ramp=[]))
-            mixture = mixed(shorter, texts, replay, recalled, self.phase)
+            mixture = training_plan.mixed(shorter, texts, replay, recalled, self.phase)
             ramped = mixture and config.training.length_ramp and length != shortest
             most = mixture_at(shortest) if ramped else None
             return mixture.numbered(most.rows) if mixture and most else mixture
 
-        return part_of(config, mixture_at, self.phase, before)
+        return training_plan.part_of(config, mixture_at, self.phase, before)
 
     def _named(self, done: Done) -> dict[str, Prepared]:
         """Returns the finished texts by name, in the order of the mixture."""
-        replay = {REPLAYED: self.replay} if self.replay else {}
+        replay = {training_plan.REPLAYED: self.replay} if self.replay else {}
         return {name: done[text].result for name, text in {**self.corpora, **self.recalled, **replay}.items()}
 
     def _sized(self, texts: Sequence[Prepared], done: Done) -> Config:
         """Returns the configuration with the batch size and length that are computed from the texts."""
-        batched = sized(self.config, self.batch_examples, texts) if texts else self.config
+        batched = training_plan.sized(self.config, self.batch_examples, texts) if texts else self.config
         return with_flops_as_steps(batched, self._size(done), self._mean_length(done), bool(self.past))
 
     def _size(self, done: Done) -> ModelSize | None:
         """Returns the dimensions of the model that is trained. None if they are unknown."""
-        first = first_size(self.start, done)
+        first = training_plan.first_size(self.start, done)
         generator = self.start.pretrained.generator
         return first and size_of_training(self.config, first, self.number, generator)
 

@@ -18,17 +18,8 @@ from functools import cached_property
 import numpy as np
 from scipy.stats import norm, t, ttest_ind
 
+from adapt.statistics import power
 from adapt.statistics.outcomes import CELLS, NullDistribution, Tested, examples_null, seeds_null, signs
-from adapt.statistics.power import (
-    MOST_SEEDS,
-    Side,
-    Uncertainty,
-    detectable,
-    doubt_of,
-    pairs_needed,
-    quantile,
-    seeds_needed,
-)
 from adapt.statistics.seeds import CONFIDENCE, LEVEL, MARGIN, ROUNDING, Conclusion, Spread, spread
 
 SAMPLES = 2000
@@ -55,7 +46,7 @@ class Comparison:
     nulls: dict[str, tuple[NullDistribution, float]]
     """Results of the permutation tests, keyed by what is permuted (`examples` or `seeds`): the distribution of the
     difference under permutation, and the observed difference."""
-    chances: tuple[Uncertainty, ...] = ()
+    chances: tuple[power.Uncertainty, ...] = ()
     """Sources of uncertainty on each task. Empty for paired comparisons."""
     is_constant: bool = False
     """Whether each side has several seeds, and all seeds of a side have the same score. The effect of
@@ -69,7 +60,7 @@ class Comparison:
 
         None if this is unknown, or if no difference is detected with that probability.
         """
-        return detectable(self.chances) if self.chances and self.error is not None else None
+        return power.detectable(self.chances) if self.chances and self.error is not None else None
 
     def seeds_to_decide(self, margin: float, tests: int = 1) -> int | None:
         """Returns the number of seeds per side with which this comparison would probably be decided.
@@ -84,10 +75,10 @@ class Comparison:
             The number. None if it is unknown, or above `MOST_SEEDS`.
         """
         if self.pairs > 1 and self.error:
-            return pairs_needed(self.difference, self.error * self.pairs**0.5, self.pairs, margin, tests)
+            return power.pairs_needed(self.difference, self.error * self.pairs**0.5, self.pairs, margin, tests)
         if not self.chances or self.error is None:
             return None
-        return seeds_needed(self.chances, self.difference, margin, tests)
+        return power.seeds_needed(self.chances, self.difference, margin, tests)
 
 
 def compare(recipe: Tested, baseline: Tested, samples: int = SAMPLES, seed: int = 0) -> Comparison:
@@ -128,10 +119,12 @@ def average_over_tasks(comparisons: Sequence[Comparison]) -> Comparison:
     )
 
 
-def _wider(error: float, chances: Sequence[Uncertainty]) -> float:
+def _wider(error: float, chances: Sequence[power.Uncertainty]) -> float:
     """Returns the quantile of Student's t, with degrees of freedom from the seeds, divided by the normal quantile."""
-    doubt = sum(doubt_of(side.variance, side.seeds) for chance in chances for side in (chance.recipe, chance.baseline))
-    return float(quantile(np.array(error), np.array(doubt / len(chances) ** 4)) / norm.ppf(1 - LEVEL / 2))
+    doubt = sum(
+        power.doubt_of(side.variance, side.seeds) for chance in chances for side in (chance.recipe, chance.baseline)
+    )
+    return float(power.quantile(np.array(error), np.array(doubt / len(chances) ** 4)) / norm.ppf(1 - LEVEL / 2))
 
 
 def _together(
@@ -151,7 +144,7 @@ def _comparison(
     draws: np.ndarray,
     nulls: dict[str, tuple[NullDistribution, float]],
     interval: tuple[float, float, float] | None,
-    chances: tuple[Uncertainty, ...],
+    chances: tuple[power.Uncertainty, ...],
 ) -> Comparison:
     tests, sides = list(nulls.values()), [side for chance in chances for side in (chance.recipe, chance.baseline)]
     spread = float(draws.std()) if len(draws) else 0.0
@@ -170,7 +163,7 @@ def _comparison(
 
 def by_examples_and_seeds(
     recipe: Tested, baseline: Tested, samples: int, rng: np.random.Generator
-) -> tuple[np.ndarray, Uncertainty]:
+) -> tuple[np.ndarray, power.Uncertainty]:
     """Resamples test examples (jointly for both sides) and seeds. Returns differences of mean scores [samples].
 
     The variance of a score comes from the examples, from the seeds, and from their interaction. Resampling examples
@@ -192,18 +185,18 @@ def by_examples_and_seeds(
         for side, scores in zip((recipe, baseline), (mine, theirs), strict=True)
     )
     seeds = _drawn(recipe.scores, first, samples, rng) - _drawn(baseline.scores, second, samples, rng)
-    return fixed + seeds, Uncertainty(first, second, float(fixed.var()))
+    return fixed + seeds, power.Uncertainty(first, second, float(fixed.var()))
 
 
 def by_seeds(
     recipe: Tested, baseline: Tested, samples: int, rng: np.random.Generator
-) -> tuple[np.ndarray, Uncertainty]:
+) -> tuple[np.ndarray, power.Uncertainty]:
     """Resamples each side's seeds, and returns differences of mean scores [samples].
 
     The differences are empty if a side has only one seed, or if no scores differ.
     """
     sides = recipe.scores, baseline.scores
-    chance = Uncertainty(_side(recipe.scores), _side(baseline.scores))
+    chance = power.Uncertainty(_side(recipe.scores), _side(baseline.scores))
     if not chance.has_seeds:
         return np.empty(0), chance
     mine, theirs = (
@@ -213,8 +206,8 @@ def by_seeds(
     return np.asarray(mine - theirs), chance
 
 
-def _side(scores: np.ndarray, luck: float = 0.0) -> Side:
-    return Side(len(scores), float(scores.var(ddof=1)) if len(scores) > 1 else 0.0, luck)
+def _side(scores: np.ndarray, luck: float = 0.0) -> power.Side:
+    return power.Side(len(scores), float(scores.var(ddof=1)) if len(scores) > 1 else 0.0, luck)
 
 
 def _luck(scores: np.ndarray, resampled: np.ndarray) -> float:
@@ -231,7 +224,7 @@ def _luck(scores: np.ndarray, resampled: np.ndarray) -> float:
     return max(0.0, float(resampled.var(1, ddof=1).mean() - scores.var(ddof=1)))
 
 
-def _drawn(scores: np.ndarray, side: Side, samples: int, rng: np.random.Generator) -> np.ndarray:
+def _drawn(scores: np.ndarray, side: power.Side, samples: int, rng: np.random.Generator) -> np.ndarray:
     """Resamples seeds, and returns the distances of the resamples' means from the overall mean [samples], scaled.
 
     The distances are scaled to the seeds' own variance. Without scaling, resamples of n values have only (n - 1) / n of
@@ -404,7 +397,7 @@ def to_decide(comparison: Comparison, margin: float, recipes: int = 1) -> str:
     has_seeds = comparison.chances and all(chance.has_seeds for chance in comparison.chances)
     if comparison.error is None or not (comparison.pairs or has_seeds):
         return "how many seeds would decide is not known: an estimate needs several seeds with different scores"
-    return f"even {MOST_SEEDS} seeds would probably not decide the comparison"
+    return f"even {power.MOST_SEEDS} seeds would probably not decide the comparison"
 
 
 def significant(comparison: Comparison, adjusted: float | None = None) -> bool:

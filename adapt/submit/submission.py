@@ -31,31 +31,7 @@ from adapt.show.renderers import show_blocks
 from adapt.stage.context import root_of
 from adapt.stage.preflight import check_absolute, check_memory
 from adapt.stage.train import Train
-from adapt.submit.cluster_check import (
-    check_bucket,
-    check_driver,
-    check_environment,
-    check_no_secrets,
-    check_places,
-    check_size,
-    check_storage,
-    cluster_findings,
-    inside,
-    runtime_environment,
-    working_directory,
-)
-from adapt.submit.cluster_jobs import (
-    Follower,
-    JobCluster,
-    Unread,
-    address_from,
-    connected,
-    ended,
-    is_bad_luck,
-    of_order,
-    show_while_read,
-    stop,
-)
+from adapt.submit import cluster_check, cluster_jobs
 from adapt.submit.submit_order import DIGEST, PART, ClusterCommand, Order, chain_of, order_of
 from adapt.support import errors
 from adapt.support.errors import AdaptError, ClusterError, ConfigError, StageError
@@ -65,7 +41,7 @@ _RAYS_OWN = re.compile(r"INFO job_manager\.py|^Running entrypoint for job")
 _MESSAGE = re.compile(r"^(\w+): (.*)\n  fix: (.*)$", re.MULTILINE)
 
 
-def check(cluster: JobCluster, order: Order) -> dict[str, Any]:
+def check(cluster: cluster_jobs.JobCluster, order: Order) -> dict[str, Any]:
     """Runs a job that checks whether the cluster can run the order; see `adapt.submit.cluster_check`.
 
     Returns:
@@ -87,7 +63,7 @@ def driver_options(resource: str | None) -> list[str]:
     return [f"--drive-on={resource}"] if resource else []
 
 
-def run_small(cluster: JobCluster, entrypoint: str, name: str, shows: bool = True) -> dict[str, Any]:
+def run_small(cluster: cluster_jobs.JobCluster, entrypoint: str, name: str, shows: bool = True) -> dict[str, Any]:
     """Runs a short command as a job on the cluster, and then deletes the job from the cluster's list of jobs.
 
     Returns:
@@ -100,7 +76,7 @@ def run_small(cluster: JobCluster, entrypoint: str, name: str, shows: bool = Tru
     submission = f"{name}-{secrets.token_hex(3)}"
     cluster.start(entrypoint, submission, {})
     try:
-        job = Follower(cluster.client, submission, text.append).until_end()
+        job = cluster_jobs.Follower(cluster.client, submission, text.append).until_end()
     except KeyboardInterrupt:
         cluster.client.stop_job(submission)
         raise
@@ -136,7 +112,7 @@ def _as_ours(text: str, job: JobDetails) -> AdaptError:
     )
 
 
-def submit(cluster: JobCluster, order: Order, again: bool = False) -> JobDetails:
+def submit(cluster: cluster_jobs.JobCluster, order: Order, again: bool = False) -> JobDetails:
     """Submits a chain or job to a cluster and follows it until its end. If it is already running, it is only followed.
 
     Args:
@@ -149,7 +125,7 @@ def submit(cluster: JobCluster, order: Order, again: bool = False) -> JobDetails
     """
     jobs = cluster.jobs(order.name)
     refuse_other(order, jobs)
-    before = of_order(order, jobs)
+    before = cluster_jobs.of_order(order, jobs)
     last = before[-1] if before else None
     if last and last.status == "SUCCEEDED" and not again:
         log(f"{last.submission_id} has succeeded, so no job is started (use --again to run what has changed since)")
@@ -161,20 +137,20 @@ def submit(cluster: JobCluster, order: Order, again: bool = False) -> JobDetails
         check(cluster, order)
         attempt = _begin(cluster, order, len(before) + 1)
     for left in range(cluster.retries, -1, -1):
-        job = Follower(cluster.client, attempt).until_end()
-        if job and not is_bad_luck(job):
-            return ended(job)
+        job = cluster_jobs.Follower(cluster.client, attempt).until_end()
+        if job and not cluster_jobs.is_bad_luck(job):
+            return cluster_jobs.ended(job)
         why = (job.message if job else None) or "the cluster no longer knows the job"
         log(f"{attempt} was lost: {why}")
         if left:
-            attempt = _begin(cluster, order, len(of_order(order, cluster.jobs(order.name))) + 1)
+            attempt = _begin(cluster, order, len(cluster_jobs.of_order(order, cluster.jobs(order.name))) + 1)
     raise ClusterError(
         f"{order.name} was lost {cluster.retries + 1} times; the last time: {why}",
         "look for lost nodes in the cluster's dashboard; then repeat the command: finished stages are kept",
     )
 
 
-def _begin(cluster: JobCluster, order: Order, attempt: int) -> str:
+def _begin(cluster: cluster_jobs.JobCluster, order: Order, attempt: int) -> str:
     """Starts a job, and returns its submission id."""
     name = order.submission(attempt)
     cluster.start(order.entrypoint, name, order.metadata())
@@ -230,7 +206,11 @@ def command_of(order: Order, node: Node) -> list[str]:
 
 
 def run_as_jobs(
-    cluster: JobCluster, order: Order, at_once: int, again: bool = False, wait: Callable[[float], None] = time.sleep
+    cluster: cluster_jobs.JobCluster,
+    order: Order,
+    at_once: int,
+    again: bool = False,
+    wait: Callable[[float], None] = time.sleep,
 ) -> dict[str, int]:
     """Starts a job for each stage of a chain as soon as the stage's inputs are finished, and waits for all jobs.
 
@@ -273,8 +253,8 @@ def run_as_jobs(
     return {"finished": done, "begun": progress.begun.total()}
 
 
-def _start(cluster: JobCluster, order: Order, progress: StagesProgress, label: str, again: bool) -> None:
-    before = of_order(order, cluster.jobs(order.name), label)
+def _start(cluster: cluster_jobs.JobCluster, order: Order, progress: StagesProgress, label: str, again: bool) -> None:
+    before = cluster_jobs.of_order(order, cluster.jobs(order.name), label)
     goes_on = before and not before[-1].status.is_terminal()
     is_done = before and before[-1].status == "SUCCEEDED" and not again
     progress.since[label] = time.monotonic()
@@ -288,7 +268,7 @@ def _start(cluster: JobCluster, order: Order, progress: StagesProgress, label: s
     log(f"{label}: started as {name}")
 
 
-def _ended(cluster: JobCluster, order: Order, progress: StagesProgress) -> list[str]:
+def _ended(cluster: cluster_jobs.JobCluster, order: Order, progress: StagesProgress) -> list[str]:
     """Returns the labels of the stages that have succeeded since the last call. Schedules lost stages again."""
     known = {job.submission_id: job for job in cluster.jobs(order.name)}
     finished = []
@@ -301,7 +281,7 @@ def _ended(cluster: JobCluster, order: Order, progress: StagesProgress) -> list[
         if job and job.status == "SUCCEEDED":
             log(f"{label}: finished")
             finished.append(label)
-        elif (job is None or is_bad_luck(job)) and progress.begun[label] <= cluster.retries:
+        elif (job is None or cluster_jobs.is_bad_luck(job)) and progress.begun[label] <= cluster.retries:
             lost = job.message if job else "the cluster no longer knows the job"
             log(f"{label}: {name} was lost ({lost}); starting the stage again")
             progress.ready.appendleft(label)
@@ -350,16 +330,20 @@ def run_cluster_command(asked: ClusterCommand) -> None:
         "check": _check,
         "stages": _stages,
     }
-    check_no_secrets(asked.rest)
+    cluster_check.check_no_secrets(asked.rest)
     away = asked.verb in ("submit", "status", "logs", "stop")
-    verbs[asked.verb](asked, order_of(inside(asked.rest, working_directory()) if away else asked.rest))
+    verbs[asked.verb](
+        asked, order_of(cluster_check.inside(asked.rest, cluster_check.working_directory()) if away else asked.rest)
+    )
 
 
-def _cluster(asked: ClusterCommand) -> JobCluster:
+def _cluster(asked: ClusterCommand) -> cluster_jobs.JobCluster:
     """Checks the size of the working directory, and connects to the cluster."""
-    environment = runtime_environment(working_directory())
-    check_size(environment)
-    return JobCluster(connected(address_from(asked.address)), environment, asked.retries, asked.drive_on)
+    environment = cluster_check.runtime_environment(cluster_check.working_directory())
+    cluster_check.check_size(environment)
+    return cluster_jobs.JobCluster(
+        cluster_jobs.connected(cluster_jobs.address_from(asked.address)), environment, asked.retries, asked.drive_on
+    )
 
 
 def _submit(asked: ClusterCommand, order: Order) -> None:
@@ -408,13 +392,13 @@ def _logs(asked: ClusterCommand, order: Order) -> None:
     if not jobs:
         raise ConfigError(f"{order.name} has not been submitted", "use `submit` instead of `logs`")
     last = ([job for job in jobs if not (job.metadata or {}).get(PART)] or jobs)[-1]
-    with suppress(Unread):
-        Follower(cluster.client, str(last.submission_id), show_while_read).until_end()
+    with suppress(cluster_jobs.Unread):
+        cluster_jobs.Follower(cluster.client, str(last.submission_id), cluster_jobs.show_while_read).until_end()
     finish("logs", str(last.submission_id), _times(last))
 
 
 def _stop(asked: ClusterCommand, order: Order) -> None:
-    stopped = stop(_cluster(asked), order.name)
+    stopped = cluster_jobs.stop(_cluster(asked), order.name)
     if not stopped:
         log(f"no job of {order.name} is running")
     finish("stop", order.name, {"stopped": len(stopped)})
@@ -425,11 +409,11 @@ def _check(asked: ClusterCommand, order: Order) -> None:
     first = order.configs[0]
     connect(first.resources)
     root = root_of(first)
-    nodes = check_bucket(root) if mirror_at(root) else check_storage(root)
-    check_places(order.configs)
+    nodes = cluster_check.check_bucket(root) if mirror_at(root) else cluster_check.check_storage(root)
+    cluster_check.check_places(order.configs)
     if asked.drive_on:
-        check_driver(asked.drive_on)
-    check_environment(order.configs, root)
+        cluster_check.check_driver(asked.drive_on)
+    cluster_check.check_environment(order.configs, root)
     chain = chain_of(order)
     looked_at = []
     for stage in everything(goal.stage for goal in chain.goals):
@@ -438,7 +422,7 @@ def _check(asked: ClusterCommand, order: Order) -> None:
             if (settings := (model, config.training, config.resources, config.objective)) not in looked_at:
                 looked_at.append(settings)
                 check_memory(config, model)
-    finish("check", chain.store.root, cluster_findings(nodes, ahead(chain)))
+    finish("check", chain.store.root, cluster_check.cluster_findings(nodes, ahead(chain)))
 
 
 def _stages(asked: ClusterCommand, order: Order) -> None:
@@ -447,7 +431,7 @@ def _stages(asked: ClusterCommand, order: Order) -> None:
     The command itself runs as a job on the cluster. The new jobs get the runtime environment of this job.
     """
     client = JobSubmissionClient()
-    cluster = JobCluster(client, {}, asked.retries, asked.drive_on)
+    cluster = cluster_jobs.JobCluster(client, {}, asked.retries, asked.drive_on)
     own = [job for job in cluster.jobs(order.name) if not job.status.is_terminal()]
     environment = next((job.runtime_env for job in own if not (job.metadata or {}).get(PART)), None)
     most = order.configs[0].resources.stages_at_once or ON_A_CLUSTER

@@ -14,19 +14,7 @@ from typing import Any
 
 import ray
 
-from adapt.ray.private import (
-    NoopDecision,
-    PreemptionError,
-    ReschedulingState,
-    ResizeDecision,
-    RestartingState,
-    ScalingDecision,
-    ScalingPolicy,
-    TrainRunContext,
-    free_resources,
-    leaving_nodes,
-    worker_resources,
-)
+from adapt.ray import private
 from adapt.train.checkpoints.stored_checkpoints import newest_whole
 from adapt.train.failure import culprits, failure_text, is_announced, ranks_of
 from adapt.train.restarts import Cause, RestartLog, RestartRules, without
@@ -95,7 +83,7 @@ _SAID_S = 60.0
 """Time between two messages to the user that the run waits for free resources [s]."""
 
 
-class ElasticPolicy(ScalingPolicy):
+class ElasticPolicy(private.ScalingPolicy):
     """Starts as many workers as the cluster has room for, and adds workers after a checkpoint.
 
     Args:
@@ -124,7 +112,7 @@ class ElasticPolicy(ScalingPolicy):
         self._saved: Path | None = None
         """Newest checkpoint at the time of the last request for a checkpoint."""
 
-    def after_controller_start(self, train_run_context: TrainRunContext) -> None:
+    def after_controller_start(self, train_run_context: private.TrainRunContext) -> None:
         """Requests nodes from the autoscaler. Removes a checkpoint request that a killed run left behind."""
         self._wish.unlink(missing_ok=True)
         if self._asks_for_nodes:
@@ -137,13 +125,13 @@ class ElasticPolicy(ScalingPolicy):
             TrainingError: too many groups have failed. Ray Train's own limit is off, because it also counts lost
                 nodes.
         """
-        if isinstance(current_state, ReschedulingState):
+        if isinstance(current_state, private.ReschedulingState):
             self._held = Counter()  # no resources are reserved, because the group could not be started
         # Ray Train repeats the call with the same state while no group can be started.
-        if isinstance(current_state, RestartingState) and current_state is not previous_state:
+        if isinstance(current_state, private.RestartingState) and current_state is not previous_state:
             error = current_state.training_failed_error
             ranks = ranks_of(error)
-            if isinstance(error, PreemptionError) or is_announced(ranks):
+            if isinstance(error, private.PreemptionError) or is_announced(ranks):
                 cause: Cause = "preemptions"
             else:
                 cause = "lost_nodes" if self._has_lost_a_node() else "failures"
@@ -167,7 +155,7 @@ class ElasticPolicy(ScalingPolicy):
     def _slots_with_held(self, free: Mapping[str, int], node: str) -> int:
         return free[node] + (self._held or Counter())[node]
 
-    def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
+    def make_decision_for_non_running_worker_group(self) -> private.ScalingDecision:
         """Starts workers when the cluster has room for them.
 
         Ray Train calls this method at the beginning, and after workers or nodes were lost.
@@ -177,20 +165,20 @@ class ElasticPolicy(ScalingPolicy):
         room, now = self._room(), time.monotonic()
         if now < self._not_before:
             time.sleep(_AGAIN_S)
-            return NoopDecision()
+            return private.NoopDecision()
         if (size := self._sizing.start(room, now)) is None:
             if room < self._sizing.worlds[0] and now >= self._next_word:
                 self._next_word = now + _SAID_S
                 tell(self._rules.folder, f"waiting: there is room for {self._workers(room)}")
             time.sleep(_AGAIN_S)  # the controller calls this method again at once
-            return NoopDecision()
+            return private.NoopDecision()
         self._next_word = 0.0
         tell(self._rules.folder, f"training with {self._workers(size)}")
         return self._resized(size)
 
     def make_decision_for_running_worker_group(
         self, worker_group_state: Any, worker_group_status: Any
-    ) -> ScalingDecision:
+    ) -> private.ScalingDecision:
         """Adds workers to the group if there is room, after the checkpoint that the policy requested was saved.
 
         Ray Train calls this method several times per second.
@@ -198,7 +186,7 @@ class ElasticPolicy(ScalingPolicy):
         self._ask_for_nodes()
         self._held = Counter(worker.metadata.node_id for worker in worker_group_state.workers)
         if (now := time.monotonic()) < self._next_look:
-            return NoopDecision()
+            return private.NoopDecision()
         self._next_look = now + (_AGAIN_S if self._wish.exists() else self._look_s)
         size = len(worker_group_state.workers)
         if (larger := self._sizing.grow(size, self._room())) is None:
@@ -211,7 +199,7 @@ class ElasticPolicy(ScalingPolicy):
             self._log.note("resizes")
             tell(self._rules.folder, f"training goes on with {self._workers(larger)}, because there is room")
             return self._resized(larger)
-        return NoopDecision()
+        return private.NoopDecision()
 
     def _has_lost_a_node(self) -> bool:
         return not free_slots(self._bundle).keys() >= set(self._held or ())
@@ -222,13 +210,13 @@ class ElasticPolicy(ScalingPolicy):
             return max(self._size, sum(free.values()))
         return sum(self._slots_with_held(free, node) for node in free.keys() - self._bad_nodes(free))
 
-    def _resized(self, size: int) -> ResizeDecision:
+    def _resized(self, size: int) -> private.ResizeDecision:
         self._size, self._held = size, None
-        return ResizeDecision(num_workers=size, resources_per_worker=self._bundle)
+        return private.ResizeDecision(num_workers=size, resources_per_worker=self._bundle)
 
     @property
     def _bundle(self) -> dict[str, float]:
-        return worker_resources(self.scaling_config)
+        return private.worker_resources(self.scaling_config)
 
     def _workers(self, number: int) -> str:
         allowed = f"{self.scaling_config.min_workers} to {self.scaling_config.max_workers}"
@@ -251,7 +239,7 @@ def free_slots(bundle: Mapping[str, float]) -> dict[str, int]:
     Leaves out nodes that do not answer or are about to leave. Contacts each node directly, because Ray takes 15 s to
     detect a lost node.
     """
-    free, leaving = free_resources(), leaving_nodes()
+    free, leaving = private.free_resources(), private.leaving_nodes()
     nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in leaving}
     return {name: _slots(free.get(name, {}), bundle) for name, node in nodes.items() if _answers(node)}
 

@@ -21,16 +21,8 @@ from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig,
 from ray.train.torch import TorchTrainer
 
 from adapt.config import ResourcesConfig
+from adapt.ray import runtime
 from adapt.ray.connection import OWN_RAY
-from adapt.ray.runtime import (
-    PROCESS_ENVIRONMENT,
-    await_resources,
-    bundle_of,
-    disconnect,
-    hide_unreserved_gpus,
-    hush,
-    is_own_ray,
-)
 from adapt.runner.notifications import announce
 from adapt.runner.secret import secret_of
 from adapt.support.errors import CheckpointError, StallError, TrainingError
@@ -38,21 +30,8 @@ from adapt.support.heartbeat import DATA_WAIT, FLOOR_S, Limits, beat
 from adapt.support.schema import END_FILE
 from adapt.terminal import library
 from adapt.terminal.console import log
+from adapt.train import failure
 from adapt.train.checkpoints.stored_checkpoints import Sealing, mend_run, newest_whole, prune, sealed_run, step_of
-from adapt.train.failure import (
-    as_ours,
-    culprits,
-    failure_text,
-    first_of,
-    is_announced,
-    is_unanswered,
-    known,
-    memory_kills,
-    new_stalls,
-    ranks_named,
-    stall_error,
-    stalls_in,
-)
 from adapt.train.held_time import HeldTime, holding
 from adapt.train.metric_trackers import following
 from adapt.train.rank_group import RankGroupConfig, UnwatchedStarts, free_reserved
@@ -124,10 +103,10 @@ def on_all_ranks(run: RankedRun) -> None:
         TrainingError: workers crashed or stalled too often.
     """
     RestartLog(run.folder).job_began()
-    await_resources(run.resources)
-    hush()
+    runtime.await_resources(run.resources)
+    runtime.hush()
     sealing, avoided, is_done, stalls = run.sealing(), frozenset[str](), False, 0
-    local = Path(tempfile.mkdtemp(prefix="train-", dir=os.environ[OWN_RAY])) if is_own_ray() else None
+    local = Path(tempfile.mkdtemp(prefix="train-", dir=os.environ[OWN_RAY])) if runtime.is_own_ray() else None
     while not is_done:
         mend_run(run.run_folder, sealing)
         scaling = _scaling(run, avoided)
@@ -159,7 +138,7 @@ def on_all_ranks(run: RankedRun) -> None:
             log(f"{error.what}; training goes on from step {step_of(newest) if newest else 0}")
         except StallError as error:
             stalls += 1
-            wait = run.rules.after("stalls", error.what, ranks_named(error.what))
+            wait = run.rules.after("stalls", error.what, failure.ranks_named(error.what))
             announce("stall", error.what)
             if stalls > run.resources.max_stalls:
                 raise
@@ -186,7 +165,7 @@ def _fit(trainer: Any, run: RankedRun, local: Path | None) -> None:
         local: private folder of the run if the job started Ray itself, else None.
     """
     errors: list[BaseException] = []
-    folder, past_stalls = run.folder, stalls_in(run.folder)
+    folder, past_stalls = run.folder, failure.stalls_in(run.folder)
     starts = UnwatchedStarts(folder, run.limits.stopped_s)
 
     def fit() -> None:
@@ -204,23 +183,23 @@ def _fit(trainer: Any, run: RankedRun, local: Path | None) -> None:
                 starts.look()
     except KeyboardInterrupt:
         if library.is_active():  # needed if dontstop is used as a library; otherwise, Ray ends with the process
-            disconnect()
+            runtime.disconnect()
         raise
     if errors:
         if local:
             free_reserved(local)
-        if stalled := stalls_in(folder) - past_stalls:
-            raise stall_error(stalled) from errors[0]
+        if stalled := failure.stalls_in(folder) - past_stalls:
+            raise failure.stall_error(stalled) from errors[0]
         if isinstance(getattr(errors[0], "controller_failure", None), RayActorError):
             raise LostRanksError(
-                f"workers ended while they started: {failure_text(errors[0])}", "run again"
+                f"workers ended while they started: {failure.failure_text(errors[0])}", "run again"
             ) from errors[0]
-        raise as_ours(errors[0], folder) from errors[0]
+        raise failure.as_ours(errors[0], folder) from errors[0]
 
 
 def _scaling(run: RankedRun, avoided: frozenset[str]) -> ScalingConfig:
     """Returns Ray Train's configuration of the number of ranks and of the resources that each rank reserves."""
-    sizes, bundle = run.sizes, bundle_of(run.resources)
+    sizes, bundle = run.sizes, runtime.bundle_of(run.resources)
     workers: Any = sizes[0] if len(sizes) == 1 else (sizes[0], sizes[-1])
     selector: dict[str, Any] = {"label_selector": without(avoided)} if avoided else {}
     return ScalingConfig(num_workers=workers, use_gpu="GPU" in bundle, resources_per_worker=bundle, **selector)
@@ -231,7 +210,7 @@ def _run_config(run: RankedRun, is_local: bool, avoided: frozenset[str]) -> RunC
     fixed = _group(run, avoided) if len(run.sizes) == 1 else None
     callbacks: list[Any] = [EndAtOnce(run.folder, fixed)]  # Any, because Ray's declared type is outdated
     # If the job started Ray itself, all of Ray's processes already have these environment variables.
-    environment: dict[str, Any] = {} if is_local else {"worker_runtime_env": {"env_vars": PROCESS_ENVIRONMENT}}
+    environment: dict[str, Any] = {} if is_local else {"worker_runtime_env": {"env_vars": runtime.PROCESS_ENVIRONMENT}}
     return RunConfig(
         name=run.name,
         storage_path=str(run.folder / CHECKPOINTS),
@@ -243,7 +222,7 @@ def _run_config(run: RankedRun, is_local: bool, avoided: frozenset[str]) -> RunC
 
 
 def _group(run: RankedRun, avoided: frozenset[str]) -> "FixedGroup":
-    return FixedGroup(run.rules, run.sizes[0], bundle_of(run.resources), avoided)
+    return FixedGroup(run.rules, run.sizes[0], runtime.bundle_of(run.resources), avoided)
 
 
 class LostRanksError(TrainingError):
@@ -300,25 +279,25 @@ class EndAtOnce(UserCallback):
     """
 
     def __init__(self, folder: Path, group: "FixedGroup | None" = None) -> None:
-        self._folder, self._group, self._past_stalls = folder, group, stalls_in(folder)
+        self._folder, self._group, self._past_stalls = folder, group, failure.stalls_in(folder)
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Raises an error of a rank that a retry would repeat. Ray Train ends the run if a callback raises an error."""
         # The timeout is shortened, because Ray's default of 30 s is meant for groups without a failed rank.
         os.environ["TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S"] = _SHUTDOWN_S
-        unanswered = is_unanswered(worker_exceptions.values())
-        if stalled := new_stalls(self._folder, self._past_stalls, unanswered):
-            raise stall_error(stalled)
+        unanswered = failure.is_unanswered(worker_exceptions.values())
+        if stalled := failure.new_stalls(self._folder, self._past_stalls, unanswered):
+            raise failure.stall_error(stalled)
         for error in worker_exceptions.values():
-            if ours := known(error, self._folder):
+            if ours := failure.known(error, self._folder):
                 raise ours
-        if is_announced(worker_exceptions):
+        if failure.is_announced(worker_exceptions):
             self._leave()
             return
-        why = shorten(first_of(worker_exceptions), _WIDTH)
+        why = shorten(failure.first_of(worker_exceptions), _WIDTH)
         tell(self._folder, f"{why}; all ranks resume from the last checkpoint, if resources.max_failures allows")
         if self._group:
-            time.sleep(self._group.rules.after("failures", why, culprits(worker_exceptions)))
+            time.sleep(self._group.rules.after("failures", why, failure.culprits(worker_exceptions)))
             self._group.leave_bad_nodes()
 
     def _leave(self) -> None:
@@ -353,7 +332,7 @@ def launch(job: TrainingRun) -> dict[str, Any]:
         frozenset({DATA_WAIT} if job.online else ()),
     )
     run = RankedRun(train_loop_per_worker, told, folder, job.run_name, config.resources, sizes, kept, limits)
-    with memory_kills(config, folder), holding(folder, sizes[0], waits=not is_own_ray()):
+    with failure.memory_kills(config, folder), holding(folder, sizes[0], waits=not runtime.is_own_ray()):
         on_all_ranks(run)
     counts = json.loads((folder / PROGRESS_FILE).read_text())
     return {**counts, "restarts": RestartLog(folder).restarts(), "held": HeldTime.load(folder)}
@@ -361,7 +340,7 @@ def launch(job: TrainingRun) -> dict[str, Any]:
 
 def train_loop_per_worker(config: dict[str, Any]) -> None:
     """Trains on one rank. Ray Train calls this function. It imports heavy libraries, which the driver does not need."""
-    hide_unreserved_gpus()
+    runtime.hide_unreserved_gpus()
     beat("importing the libraries")
     from adapt.train.worker import train_rank
 

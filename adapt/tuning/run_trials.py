@@ -17,14 +17,7 @@ from adapt.support.errors import AdaptError, ClusterError, ConfigError, DeviceMe
 from adapt.support.redact import redact
 from adapt.terminal.console import log
 from adapt.terminal.live import live_table
-from adapt.tuning.job_trial import (
-    Trial,
-    check_trial_resources,
-    smaller_micro_batches,
-    value_text,
-    values_shown,
-    with_fewer,
-)
+from adapt.tuning import job_trial
 from adapt.tuning.proposals import EXCESS, Proposals, lengths_of, steps_after
 from adapt.tuning.ray_tune import AS_IT_IS, Answer, Asked, Board, dispatch, scheduler_of
 from adapt.tuning.search_stage import Search, TrialRow, best_first
@@ -59,7 +52,7 @@ class Trials:
     """Resources that all stages share, and the maximum number of parallel stages (`adapt.job.job_run.room`)."""
     work: Work = field(default_factory=lambda: Work([], {}))
     values: dict[int, dict[str, Any]] = field(default_factory=dict)
-    begun: dict[Asked, Trial] = field(default_factory=dict)
+    begun: dict[Asked, job_trial.Trial] = field(default_factory=dict)
     rows: dict[Asked, TrialRow] = field(default_factory=dict)
     """Results keyed by trial and turn. A turn is a part of a trial, after which the trial is measured."""
     fewer: dict[int, dict[str, int]] = field(default_factory=dict)
@@ -78,7 +71,7 @@ class Trials:
             return
         add_stages(self.work, [self.begun[asked]], self.store)
 
-    def _trial(self, asked: Asked) -> Trial:
+    def _trial(self, asked: Asked) -> job_trial.Trial:
         number, turn = asked
         return self.search.trial({**self.values[number], **self.fewer.get(number, {})}, turn)
 
@@ -88,8 +81,8 @@ class Trials:
         Keys of stages do not depend on the micro-batch, so finished stages are reused.
         """
         number = asked[0]
-        smaller = with_fewer(self.search.configure(self.values[number]), error)
-        log(f"trial {number}: {error.what}; the trial continues with {values_shown(smaller)}")
+        smaller = job_trial.with_fewer(self.search.configure(self.values[number]), error)
+        log(f"trial {number}: {error.what}; the trial continues with {job_trial.values_shown(smaller)}")
         self.fewer[number] = {**self.fewer.get(number, {}), **smaller}
         self.begun[asked] = self._trial(asked)
         with self.work.changed:
@@ -138,7 +131,7 @@ class Trials:
         number, turn = asked
         return TrialRow(number, self.values[number], key, figures, error, steps_after(self.search.config, turn))
 
-    def _measured(self, asked: Asked, trial: Trial, record: Record) -> None:
+    def _measured(self, asked: Asked, trial: job_trial.Trial, record: Record) -> None:
         figures = Finished.of(trial, record).result.figures
         if missing := [name for name in self.search.figures_needed if name not in figures]:
             error = ConfigError(
@@ -151,7 +144,7 @@ class Trials:
             self._failed(asked, trial.key, error)
             return
         given = {stage.key for stage in everything(self.search.inputs.values())}
-        fitting = {**smaller_micro_batches(trial, given, self.store), **self.fewer.get(asked[0], {})}
+        fitting = {**job_trial.smaller_micro_batches(trial, given, self.store), **self.fewer.get(asked[0], {})}
         self.rows[asked] = replace(self._row(asked, trial.key, figures, ""), fitting=fitting)
 
     def _answer(self, row: TrialRow) -> Answer:
@@ -204,7 +197,7 @@ def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> 
     """
     config = search.config
     trials = Trials(search, store, room(config.resources, config.tune.at_once))
-    check_trial_resources(config, search.trial({}))
+    job_trial.check_trial_resources(config, search.trial({}))
     objectives = config.tune.objectives
     told = [*objectives, EXCESS] if config.tune.bound else objectives
     board = Board(asked, told, trials.may_begin, lengths_of(config.tune))
@@ -240,7 +233,7 @@ def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> 
 
 def _line(row: TrialRow, objectives: list[str]) -> str:
     """Returns the log line for the result of a trial at its end or at an earlier measurement."""
-    values = values_shown(row.values) + (f"; {row.steps} steps" if row.steps else "")
+    values = job_trial.values_shown(row.values) + (f"; {row.steps} steps" if row.steps else "")
     if not row.figures:
         return f"trial {row.number}: failed: {row.error} ({values})"
     return f"trial {row.number}: {', '.join(f'{name} {row.figures[name].value:.4g}' for name in objectives)} ({values})"
@@ -324,5 +317,5 @@ def _state(stages: Sequence[Stage[Any]], done: set[str], running: Mapping[str, S
 
 
 def _told(values: Mapping[str, Any]) -> str:
-    said = ", ".join(f"{name.rpartition('.')[2]} {value_text(value)}" for name, value in values.items())
+    said = ", ".join(f"{name.rpartition('.')[2]} {job_trial.value_text(value)}" for name, value in values.items())
     return redact(said) or "unchanged"

@@ -18,18 +18,7 @@ from adapt.runner.stage import deciding, everything
 from adapt.show.blocks import Block, Cell, Table, TextBlock, summary
 from adapt.stage.context import Context, root_of
 from adapt.support.better import better_directions
-from adapt.tuning.job_trial import (
-    Configure,
-    Trial,
-    as_file,
-    named_by_values,
-    on_dev,
-    settings_of,
-    side_by_side,
-    trial_of,
-    value_text,
-    values_in,
-)
+from adapt.tuning import job_trial
 from adapt.tuning.proposals import STEPS, Proposals, Space, excess_of, steps_after
 
 BEST_FILE = "best.yaml"
@@ -107,7 +96,7 @@ class Searched:
                 f"{row.number}{'*' if row.number in self.front else ''}",
                 *(str(row.steps) for _ in judged),
                 *(row.figures[name].cell(".4f") if name in row.figures else "failed" for name in self.objectives),
-                *(value_text(row.values.get(name, "unchanged")) for name in fields),
+                *(job_trial.value_text(row.values.get(name, "unchanged")) for name in fields),
             ]
             for row in self.in_order()[:SHOWN]
         ]
@@ -164,7 +153,7 @@ class Searched:
             return f"{said}. Trial 0 is your unchanged configuration."
         known = first.figures.get(name) if first else None
         compared = f", compared with {known.value:.4g} for your configuration" if known else ""
-        values = ", ".join(f"{field} {value_text(of)}" for field, of in best.values.items())
+        values = ", ".join(f"{field} {job_trial.value_text(of)}" for field, of in best.values.items())
         return f"{said}{compared}. Values of the trial: {values}."
 
 
@@ -197,7 +186,7 @@ class Search(Stage[Searched]):
     job: Job
     config: Config
     """The unchanged configuration."""
-    configure: Configure
+    configure: job_trial.Configure
     space: str
     """Path of the file with the space."""
     digest: str
@@ -225,7 +214,7 @@ class Search(Stage[Searched]):
             **judged,
         }
 
-    def trial(self, values: Mapping[str, Any], turn: int = -1) -> Trial:
+    def trial(self, values: Mapping[str, Any], turn: int = -1) -> job_trial.Trial:
         """Returns the trial with these values, up to the end of part `turn`. The trial is tested on dev.
 
         A trial is measured at the end of each of its parts (turns). By default, the result is the whole trial.
@@ -235,7 +224,7 @@ class Search(Stage[Searched]):
         """
         steps = steps_after(self.config, turn)
         values = values if steps is None else {**values, STEPS: steps}
-        return self.measured(on_dev(named_by_values(self.configure(values), values)))
+        return self.measured(job_trial.on_dev(job_trial.named_by_values(self.configure(values), values)))
 
     @cached_property
     def directions(self) -> dict[str, str]:
@@ -256,13 +245,13 @@ class Search(Stage[Searched]):
             return None
         return excess_of(bound, row.figures, self.directions[bound.metric] == "min") if bound else 0.0
 
-    def measured(self, config: Config) -> Trial:
+    def measured(self, config: Config) -> job_trial.Trial:
         """Returns the stages of the trial with this configuration.
 
         Raises:
             AdaptError: the configuration is invalid.
         """
-        return trial_of(self.job, config, lambda asked: side_by_side(self.context_of(asked)))
+        return job_trial.trial_of(self.job, config, lambda asked: job_trial.side_by_side(self.context_of(asked)))
 
     def check(self) -> tuple[Space, Proposals]:
         """Checks the search, and returns its space and proposals; see `adapt.tuning.search_checks.checked_search`."""
@@ -296,11 +285,13 @@ class Search(Stage[Searched]):
             device_hours=ran.device_hours,
             stages=ran.stages,
             shared=ran.shared,
-            as_it_is=values_in(self.config, space),
+            as_it_is=job_trial.values_in(self.config, space),
             bound=self.config.tune.bound,
             beyond=[number for number, over in excess.items() if over],
         )
-        write_atomically(folder / BEST_FILE, as_file(settings_of(self.configure(best.settings), self.job)))
+        write_atomically(
+            folder / BEST_FILE, job_trial.as_file(job_trial.settings_of(self.configure(best.settings), self.job))
+        )
         return Outcome(searched, {"device_hours": ran.device_hours, "device_seconds": ran.device_hours * 3600})
 
 

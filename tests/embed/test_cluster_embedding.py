@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adapt.embed import cluster_embedding
 from adapt.embed.cluster_embedding import PLACES, TEXTS_A_PLACE, EmbedChunks, _unknown_share, check_known, some_of
 from adapt.embed.embedder import EmbeddedTexts, embedder_of
 from adapt.embed.text_chunks import LinesSource, chunk_table, read_lines
+from adapt.ray import runtime
 from adapt.support.errors import DataError
 from tests.embed.toys import Lengths
 
@@ -27,7 +27,7 @@ class Broken(Lengths):
 def test_a_vector_that_is_not_finite_is_refused_with_the_id_of_its_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_embedding, "hide_unreserved_gpus", lambda: None)
+    monkeypatch.setattr(runtime, "hide_unreserved_gpus", lambda: None)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     embed = EmbedChunks(Broken(Broken.Options(), 0), None, tmp_path, "float16", 1)
     chunk = chunk_table(0, 0, [(2**24 + 1, "a"), (2**24 + 3, "a text"), (2**24 + 5, "b")], "{}")
@@ -46,7 +46,7 @@ def test_sampled_items_are_evenly_spread(count: int) -> None:
 
 
 def test_the_sample_reads_only_the_first_texts_of_an_item(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adapt.embed.cluster_embedding.hide_unreserved_gpus", lambda: None)
+    monkeypatch.setattr("adapt.ray.runtime.hide_unreserved_gpus", lambda: None)
     monkeypatch.setattr("adapt.embed.text_chunks.EMBEDDED_CHARACTERS", 1)
     lines = [json.dumps({"id": number, "text": "a?" if number < 4 else "a"}) for number in range(TEXTS_A_PLACE)]
     (tmp_path / "texts.jsonl").write_text("\n".join([*lines, "is never read"]))

@@ -13,7 +13,6 @@ from adapt.corpus.files.manifest import Slice, build_manifest, read_slice
 from adapt.corpus.heldout import keys_of
 from adapt.corpus.screening import Screen
 from adapt.embed.text_chunks import ReadPool
-from adapt.generate import generate_blocks
 from adapt.generate.block_files import BLOCKS, files_of_block, spent_seconds
 from adapt.generate.generate_blocks import (
     PAIRS_FILE,
@@ -27,6 +26,7 @@ from adapt.generate.generate_blocks import (
 )
 from adapt.generate.makers import FromDecoder, Rewriting
 from adapt.model.locate import Pretrained
+from adapt.ray import runtime
 from adapt.runner.digest import Digests
 from adapt.select import TEXTS_FILE
 from adapt.stage.generate_text import cleaning_of
@@ -88,7 +88,7 @@ def _rewritten(root: Path, folder: Path) -> None:
 
 
 def test_no_block_is_made_once_the_budget_is_spent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generate_blocks, "hide_unreserved_gpus", lambda: None)
+    monkeypatch.setattr(runtime, "hide_unreserved_gpus", lambda: None)
     (tmp_path / BLOCKS).mkdir()
     (tmp_path / END_FILE).touch()
     text_file, figures_file = files_of_block(tmp_path, "0")

@@ -216,7 +216,7 @@ def test_a_forecast_gives_sources_their_weights(
 
     real = training_plan.length_over
     monkeypatch.setattr(training_plan, "length_over", length_over)
-    monkeypatch.setattr(train, "first_size", lambda start, done: object())
+    monkeypatch.setattr(training_plan, "first_size", lambda start, done: object())
     monkeypatch.setattr(train, "forecast", lambda *given: given)
     forecast: Any = training.forecast({t.key: record_of(t, train_tokens=6400) for t in training.corpora.values()})
     assert [slots / 1000 for slots in mixtures[0].slots] == shares

@@ -24,7 +24,7 @@ PROTOTYPES = {"cs": 0.0, "bio": 10.0, "law": 7.0, "news": 1.0}
 def prepared(folder: Path, domain: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Demix, Any]:
     """Returns the method and the model before training on a domain. The domain's prototype is set to PROTOTYPES."""
     prototype = torch.full((32,), PROTOTYPES[domain])
-    monkeypatch.setattr("adapt.method.domain_sets.prototype_of", lambda model, texts: prototype)
+    monkeypatch.setattr("adapt.model.additions.domain_modules.prototype_of", lambda model, texts: prototype)
     method = Demix(DemixOptions(**options))
     return method, method.prepare_model(load_model(folder), Setting(domain=domain))
 

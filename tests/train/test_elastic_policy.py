@@ -17,6 +17,7 @@ from ray.train.v2._internal.execution.controller.state import RunningState
 from ray.train.v2.api.preemption import PreemptionInfo
 from ray.util import placement_group, remove_placement_group
 
+from adapt.ray import private
 from adapt.ray.private import NoopDecision, PreemptionError, ReschedulingState, ResizeDecision, RestartingState
 from adapt.support.errors import TrainingError
 from adapt.train import elastic_policy
@@ -262,8 +263,8 @@ def test_free_slots_of_nodes(monkeypatch: pytest.MonkeyPatch, listener: int) -> 
         "gone": {"CPU": 8.0, "GPU": 8.0},
     }
     nodes = [node(name, dead if name == "cut off" else listener, name != "gone") for name in free]
-    monkeypatch.setattr(elastic_policy, "free_resources", lambda: free)
-    monkeypatch.setattr(elastic_policy, "leaving_nodes", lambda: {"leaving"})
+    monkeypatch.setattr(private, "free_resources", lambda: free)
+    monkeypatch.setattr(private, "leaving_nodes", lambda: {"leaving"})
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
     assert free_slots({"CPU": 2.0, "GPU": 1.0}) == {"large": 3, "thirds": 0, "full": 0}
     assert free_slots({"GPU": 0.1}) == {"large": 30, "thirds": 3, "full": 40}

@@ -12,6 +12,7 @@ import pytest
 from ray.exceptions import ActorUnavailableError, RayActorError
 
 from adapt.config import ResourcesConfig
+from adapt.ray import runtime
 from adapt.support.errors import CheckpointError, StallError, StorageError, TrainingError
 from adapt.support.stall_watch import STALLS, Stall
 from adapt.train import ray_train
@@ -25,10 +26,10 @@ from tests.train.checkpoints.sealed import seal
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RankedRun:
     """Returns a run with three checkpoints that connects to no cluster."""
     monkeypatch.delenv("DONTSTOP_KEY", raising=False)
-    monkeypatch.setattr(ray_train, "await_resources", lambda _: None)
+    monkeypatch.setattr(runtime, "await_resources", lambda _: None)
     monkeypatch.setattr(ray_train, "following", lambda *_: nullcontext())
     monkeypatch.setattr(ray_train, "_scaling", lambda *_: None)
-    monkeypatch.setattr(ray_train, "bundle_of", lambda _: {"CPU": 1.0})
+    monkeypatch.setattr(runtime, "bundle_of", lambda _: {"CPU": 1.0})
     monkeypatch.setattr(ray_train, "TorchTrainer", lambda *_, **__: None)
     folder = tmp_path / "train" / "demo-12"
     made = RankedRun(lambda _: None, {}, folder, "run", ResourcesConfig(), [1], keep_checkpoints=9)

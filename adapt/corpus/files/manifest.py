@@ -22,17 +22,8 @@ from typing import Any, NamedTuple
 from adapt.config import CorpusConfig, SourceConfig
 from adapt.corpus.documents.document_files import check_packages, reading_version
 from adapt.corpus.documents.document_kinds import DocumentLimits
+from adapt.corpus.files import formats
 from adapt.corpus.files.filesystem import files_of, is_url, matches
-from adapt.corpus.files.formats import (
-    DELIMITERS,
-    DOCUMENT_SUFFIXES,
-    DOCUMENTS,
-    MIB,
-    SUFFIXES,
-    Bad,
-    format_of,
-    is_divisible,
-)
 from adapt.corpus.files.hub import commit_of, dataset_shards, read_shard
 from adapt.corpus.files.records import Reading, read_records
 from adapt.corpus.files.storage import check_unchanged, content_digest, state
@@ -41,7 +32,7 @@ from adapt.support.errors import ConfigError, DataError, nearest
 from adapt.support.paths import user_path
 from adapt.support.redact import redact, redacted
 
-_READ_AS = dict.fromkeys(DELIMITERS, "quotes 2")
+_READ_AS = dict.fromkeys(formats.DELIMITERS, "quotes 2")
 """Version of the reading rules, keyed by format, for formats whose rules have changed. The version is part of stage
 keys, so that files of these formats are read again."""
 LISTERS = 16
@@ -135,13 +126,15 @@ def expand_paths(paths: str | list[str]) -> list[str]:
     if not patterns:
         raise ConfigError("corpus.paths is empty", "name the corpus files: --corpus.paths 'data/*.jsonl.gz'")
     files: dict[str, str] = {}
-    for file in (file for pattern in patterns for file in matches(pattern, SUFFIXES, DOCUMENT_SUFFIXES)):
+    for file in (
+        file for pattern in patterns for file in matches(pattern, formats.SUFFIXES, formats.DOCUMENT_SUFFIXES)
+    ):
         if not is_url(file) and os.path.isdir(file):
             raise DataError(
                 f"cannot read {file}: a pattern matches this folder, but patterns must match files",
                 "name the folder itself, or the files in it, such as 'FOLDER/**/*.jsonl'",
             )
-        format_of(file)
+        formats.format_of(file)
         files.setdefault(file if is_url(file) else os.path.realpath(file), file)
     return list(files.values())
 
@@ -159,8 +152,8 @@ def _remote_part(url: str) -> Part:
 
 
 def _format(file: str) -> str:
-    kind, compression = format_of(file)
-    if kind in DOCUMENTS:
+    kind, compression = formats.format_of(file)
+    if kind in formats.DOCUMENTS:
         check_packages(file, kind)
         return " ".join(filter(None, (kind, compression, reading_version(kind))))
     return " ".join(filter(None, (kind, compression, _READ_AS.get(kind))))
@@ -204,11 +197,11 @@ def _records_of(distribution: importlib.metadata.Distribution) -> list[Path]:
     return [Path(str(file.locate())) for file in records]
 
 
-ITEM_BYTES = 64 * MIB
+ITEM_BYTES = 64 * formats.MIB
 """Size of the ranges in which splittable files are read [bytes]."""
 MODULES_PER_ITEM = 100
 DOCUMENTS_PER_ITEM = 16
-DOCUMENT_BYTES = 8 * MIB
+DOCUMENT_BYTES = 8 * formats.MIB
 """Limits on the documents (such as PDF files) that one task reads: maximum number, and total size [bytes]. The document
 with which the total size is reached is the last one of the task."""
 
@@ -298,7 +291,7 @@ def _numbered(manifest: Manifest, corpus: CorpusConfig) -> Iterator[tuple[int, l
     """Yields the slices of each item, with the index in the manifest of the first part of the item."""
     first, item, size = 0, list[Slice](), 0
     for number, part in enumerate(manifest.parts):
-        is_document = corpus.source == "files" and format_of(part.path)[0] in DOCUMENTS
+        is_document = corpus.source == "files" and formats.format_of(part.path)[0] in formats.DOCUMENTS
         if item and (not is_document or size >= DOCUMENT_BYTES or len(item) == DOCUMENTS_PER_ITEM):
             yield first, item
             item, size = [], 0
@@ -321,13 +314,13 @@ def _items(part: Part, corpus: CorpusConfig) -> Iterator[list[Slice]]:
         for shard in range(dataset_shards(corpus, part.stamp)):
             yield [Slice(part.path, shard, shard + 1, part.stamp)]
     else:
-        step = ITEM_BYTES if is_divisible(part.path) else max(part.size, 1)
+        step = ITEM_BYTES if formats.is_divisible(part.path) else max(part.size, 1)
         for start in range(0, part.size, step):
             stop = start + step
             yield [Slice(part.path, start, stop if stop < part.size else None, part.stamp)]
 
 
-def read_slice(slice: Slice, corpus: CorpusConfig, entity_field: str | None = None) -> Iterator[str | Bad]:
+def read_slice(slice: Slice, corpus: CorpusConfig, entity_field: str | None = None) -> Iterator[str | formats.Bad]:
     """Yields the texts of a slice, in order, and a `Bad` reason for each record without text.
 
     Args:
@@ -346,7 +339,7 @@ def read_slice(slice: Slice, corpus: CorpusConfig, entity_field: str | None = No
         corpus.text_field,
         corpus.text_unit,
         entity_field,
-        corpus.max_record_mib * MIB,
+        corpus.max_record_mib * formats.MIB,
         slice.start,
         slice.stop,
         slice.stamp,
@@ -371,7 +364,7 @@ def package_sources(record: Path) -> list[Path]:
     return [site_packages / name for name in names if name.endswith(".py") and "/tests/" not in name]
 
 
-def read_docstrings(path: Path) -> Iterator[str | Bad]:
+def read_docstrings(path: Path) -> Iterator[str | formats.Bad]:
     """Yields the docstrings of a module and of its classes and functions, in the order of the source.
 
     Files that this version of Python cannot parse (such as templates) yield nothing.

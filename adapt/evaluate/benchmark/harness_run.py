@@ -30,24 +30,7 @@ from lm_eval.evaluator import evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
-from adapt.evaluate.benchmark.harness_tasks import (
-    HarnessRun,
-    HarnessTasks,
-    NamedFunction,
-    OwnTask,
-    functions_in,
-    with_cache,
-    without_functions,
-)
-from adapt.evaluate.benchmark.item_scores import (
-    ItemMeasure,
-    TaskItems,
-    file_name,
-    hushed,
-    joined_items,
-    told_of_task,
-    write_items,
-)
+from adapt.evaluate.benchmark import harness_tasks, item_scores
 from adapt.evaluate.evaluation_task import Ready, device_of_task, token_counter
 from adapt.model.load import check_complete, check_direction, model_class, read_weights
 from adapt.model.locate import Pretrained
@@ -59,11 +42,11 @@ MODULE = "dontstop_harness_function"
 """Prefix of the names of modules that are loaded from the user's Python files."""
 
 
-def score_tasks(run: HarnessRun, folder: Path) -> None:
+def score_tasks(run: harness_tasks.HarnessRun, folder: Path) -> None:
     """Scores the model on all tasks whose file in the folder is missing; see `harness_tasks.score_harness`."""
     loaded = plain_decoder(run.pretrained, run.shared_by)
     config = run.tasks.config
-    with hushed(), tempfile.TemporaryDirectory() as cache, token_counter(loaded.model) as count:
+    with item_scores.hushed(), tempfile.TemporaryDirectory() as cache, token_counter(loaded.model) as count:
         use_sandbox()
         # `hushed` hides a harness warning about ignored loading arguments. The warning is wrong: none are passed
         lm = HFLM(
@@ -73,16 +56,16 @@ def score_tasks(run: HarnessRun, folder: Path) -> None:
             max_length=run.max_length,
         )
         for name in config.tasks:
-            if not (folder / file_name(name)).exists():
+            if not (folder / item_scores.file_name(name)).exists():
                 parts = {}
                 for task in _loaded(run.tasks, name, Path(cache)):
                     begin, before = time.monotonic(), count[0]
-                    with told_of_task(task.task_name):
+                    with item_scores.told_of_task(task.task_name):
                         items = harness_scores(lm, task, run.tasks)
                     took = time.monotonic() - begin
                     parts[task.task_name] = replace(items, tokens=count[0] - before, seconds=took)
-                whole = next(iter(parts.values())) if len(parts) == 1 else joined_items(parts)
-                write_items(folder, name, whole)
+                whole = next(iter(parts.values())) if len(parts) == 1 else item_scores.joined_items(parts)
+                item_scores.write_items(folder, name, whole)
 
 
 def plain_decoder(pretrained: Pretrained, shared_by: int = 1) -> Ready:
@@ -106,12 +89,12 @@ def use_sandbox() -> None:
         utils.env.filters.update(filters)
 
 
-def _loaded(tasks: HarnessTasks, name: str, cache: Path) -> Sequence[Any]:
+def _loaded(tasks: harness_tasks.HarnessTasks, name: str, cache: Path) -> Sequence[Any]:
     """Loads the tasks that a configured name stands for: one task, or the members of a group or tag."""
-    with told_of_task(name):
+    with item_scores.told_of_task(name):
         if name in tasks.parts:
             manager = TaskManager(include_defaults=False)
-            own = [_content(with_cache(tasks.own[part], cache)) for part in tasks.parts[name]]
+            own = [_content(harness_tasks.with_cache(tasks.own[part], cache)) for part in tasks.parts[name]]
             return list(manager.load(own)["tasks"].values())
         return list(built_in_index().load([name])["tasks"].values())
 
@@ -122,11 +105,13 @@ def built_in_index() -> TaskManager:
     return TaskManager()
 
 
-def _content(task: OwnTask) -> dict[str, Any]:
-    return without_functions(task, {function: _imported(function) for function in functions_in(task.content)})
+def _content(task: harness_tasks.OwnTask) -> dict[str, Any]:
+    return harness_tasks.without_functions(
+        task, {function: _imported(function) for function in harness_tasks.functions_in(task.content)}
+    )
 
 
-def _imported(function: NamedFunction) -> Callable[..., Any]:
+def _imported(function: harness_tasks.NamedFunction) -> Callable[..., Any]:
     """Loads a function from its Python file. The user has allowed this function in the configuration."""
     module_name = f"{MODULE}_{hashlib.sha256(str(function.file).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(module_name, function.file)
@@ -144,7 +129,7 @@ def _imported(function: NamedFunction) -> Callable[..., Any]:
     return found
 
 
-def harness_scores(lm: Any, task: Any, tasks: HarnessTasks) -> TaskItems:
+def harness_scores(lm: Any, task: Any, tasks: harness_tasks.HarnessTasks) -> item_scores.TaskItems:
     """Scores a model of the harness on one task.
 
     Changes the few-shot settings of the task.
@@ -167,7 +152,7 @@ def harness_scores(lm: Any, task: Any, tasks: HarnessTasks) -> TaskItems:
 
 def items_of_samples(
     task: Any, samples: Sequence[Mapping[str, Any]], scores: Mapping[str, Any], better: Mapping[str, bool | None]
-) -> TaskItems:
+) -> item_scores.TaskItems:
     """Returns the scores per item of a task of the harness.
 
     `samples` has an entry per item and filter, `scores` is keyed by `METRIC,FILTER`, and `better` by metric.
@@ -175,7 +160,7 @@ def items_of_samples(
     by_filter: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for sample in samples:
         by_filter[sample["filter"]].append(sample)
-    measures: dict[str, ItemMeasure] = {}
+    measures: dict[str, item_scores.ItemMeasure] = {}
     for name, of_filter in by_filter.items():
         ordered = sorted(of_filter, key=lambda sample: int(sample["doc_id"]))
         for metric in ordered[0]["metrics"]:
@@ -184,11 +169,13 @@ def items_of_samples(
                 shown = metric if name == "none" else f"{metric} ({name})"
                 aggregation = getattr(task.aggregation().get(metric), "__name__", "")
                 values = [sample[metric] for sample in ordered]
-                measures[shown] = ItemMeasure.of(float(score), better.get(metric) is not False, aggregation, values)
+                measures[shown] = item_scores.ItemMeasure.of(
+                    float(score), better.get(metric) is not False, aggregation, values
+                )
     items = sorted(next(iter(by_filter.values())), key=lambda sample: int(sample["doc_id"]))
     if not measures:
         raise DataError(f"the task {task.task_name} has no numeric metric", "choose another task")
-    return TaskItems(
+    return item_scores.TaskItems(
         library="harness",
         items=len(items),
         measures=measures,

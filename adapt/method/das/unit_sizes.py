@@ -12,19 +12,9 @@ from transformers import PreTrainedModel
 
 from adapt.config import Config
 from adapt.corpus.token_shards import text_of
+from adapt.method.das import importance
 from adapt.method.das.contrast import Disagreement, injected
 from adapt.method.das.criteria import Judged, MeasureSettings, Sums, gate_sizes, magnitudes, weight_sizes
-from adapt.method.das.importance import (
-    Importance,
-    accumulate,
-    joined_importance,
-    load_importance,
-    normalize,
-    normalize_tokens,
-    plasticity,
-    random_sizes,
-    save_importance,
-)
 from adapt.method.das.stage import ImportanceMeasured, Measuring
 from adapt.method.measurement import ImportedFunction
 from adapt.method.row_sums import batches_at, model_on, sampled_rows
@@ -48,18 +38,20 @@ def measure_importance(measuring: Measuring, folder: Path) -> ImportanceMeasured
     importance down again. Each training run applies the floor when it loads the file.
     """
     das, rows, model = measuring.options, rows_to_measure(measuring), _skeleton(measuring.pretrained)
-    previous = load_importance(Path(measuring.previous), model) if measuring.previous else None
+    previous = importance.load_importance(Path(measuring.previous), model) if measuring.previous else None
     sums, seconds = gradients_on_cluster(measuring, rows) if len(rows) else (_without_text(measuring, model), 0.0)
-    own = normalize(sums.means, das.normalize)
-    own_tokens = normalize_tokens(sums.tokens) if sums.tokens is not None else None
+    own = importance.normalize(sums.means, das.normalize)
+    own_tokens = importance.normalize_tokens(sums.tokens) if sums.tokens is not None else None
     known, known_tokens = (previous.units, previous.embedding) if previous else (None, None)
-    together = accumulate(known, own) if known else own
-    save_importance(
-        Importance(together, joined_importance(known_tokens, own_tokens), torch.from_numpy(rows)), model, folder
+    together = importance.accumulate(known, own) if known else own
+    importance.save_importance(
+        importance.Importance(together, importance.joined_importance(known_tokens, own_tokens), torch.from_numpy(rows)),
+        model,
+        folder,
     )
-    left = plasticity(together)
+    left = importance.plasticity(together)
     least = min(min(layers) for layers in left.values())
-    return ImportanceMeasured(len(rows), sums.groups, sums.text, seconds, left, plasticity(own), least)
+    return ImportanceMeasured(len(rows), sums.groups, sums.text, seconds, left, importance.plasticity(own), least)
 
 
 def rows_to_measure(measuring: Measuring) -> np.ndarray:
@@ -83,7 +75,7 @@ def _skeleton(pretrained: Pretrained) -> PreTrainedModel:
 def _without_text(measuring: Measuring, model: Any) -> Sums:
     """Returns the sizes of units for criteria that need no text: random numbers, or norms of the units' weights."""
     if measuring.about == "general" and measuring.options.general_importance == "random":
-        return Sums(random_sizes(model, measuring.config.seed), None, 0, 0)
+        return Sums(importance.random_sizes(model, measuring.config.seed), None, 0, 0)
     pretrained, causal = measuring.pretrained, measuring.config.objective.kind == "causal"
     return Sums(magnitudes(load_model(pretrained.model, causal, pretrained.trust_remote_code)), None, 0, 0)
 

@@ -14,16 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapt.config import Config, Fraction, PositiveFloat, PositiveFraction, PositiveInt, ProperFraction
+from adapt.method import measurement
 from adapt.method.base import AddedMemory, Domain, Method, Setting
-from adapt.method.measurement import (
-    ImportedFunction,
-    Summed,
-    Summing,
-    check_prepared,
-    needs_as_training,
-    summed_up,
-    what_of_sums,
-)
 from adapt.model.architecture import check_units
 from adapt.model.size import ModelSize, model_size
 from adapt.model.start import Start
@@ -109,7 +101,7 @@ class Lora(Method):
                 "leave lora.intruders at 1, or set lora.kind to lora, dora or mica",
             )
         if self.options.kind == "corda":
-            check_prepared(config, "the input of the layers", "choose another lora.kind")
+            measurement.check_prepared(config, "the input of the layers", "choose another lora.kind")
         if size := model_size(model):
             check_rank(self.options, min(size.hidden, size.attention))
 
@@ -159,7 +151,7 @@ class Lora(Method):
 
 
 @dataclass(frozen=True, eq=False)
-class MeasureMoments(Stage[Summed]):
+class MeasureMoments(Stage[measurement.Summed]):
     """Measures second moments of linear layers' inputs (arXiv 2406.05223), averaged over all domains so far."""
 
     kind = "moments"
@@ -173,20 +165,20 @@ class MeasureMoments(Stage[Summed]):
     """The model that is measured."""
     texts: tuple[Stage[Any], ...]
     """The prepared texts for the measurement."""
-    previous: Stage[Summed] | None
+    previous: Stage[measurement.Summed] | None
     """The stage with the mean second moments of the layers' inputs on earlier domains. None for the first domain."""
 
     def what(self) -> Mapping[str, Any]:
-        return what_of_sums(self.config, self.start, self.sequences)
+        return measurement.what_of_sums(self.config, self.start, self.sequences)
 
     def needs(self) -> Mapping[str, float]:
-        return needs_as_training(self.config)
+        return measurement.needs_as_training(self.config)
 
-    def run(self, folder: Path, done: Done) -> Outcome[Summed]:
+    def run(self, folder: Path, done: Done) -> Outcome[measurement.Summed]:
         start, texts = self.start.made(done), tuple(str(done[text].path) for text in self.texts)
-        moments = ImportedFunction("adapt.method.lora.variants:second_moments")
-        summing = Summing(self.config, start, texts, str(folder), self.sequences, "second moments", moments)
-        return summed_up(summing, MOMENTS_FILE, done[self.previous].path if self.previous else None)
+        moments = measurement.ImportedFunction("adapt.method.lora.variants:second_moments")
+        summing = measurement.Summing(self.config, start, texts, str(folder), self.sequences, "second moments", moments)
+        return measurement.summed_up(summing, MOMENTS_FILE, done[self.previous].path if self.previous else None)
 
 
 def check_rank(options: LoraOptions, smallest: int) -> None:

@@ -23,6 +23,7 @@ from adapt.show.blocks import (
     shown_by,
 )
 from adapt.show.renderers import render_html, render_markdown
+from adapt.show.report import task_tables, trainings
 from adapt.show.report.look_texts import Change, look_drawings, looks_table
 from adapt.show.report.pareto_front import FEWEST
 from adapt.show.report.searches import search_blocks, search_verdicts
@@ -32,28 +33,7 @@ from adapt.show.report.sequence_section import section as sequences_section
 from adapt.show.report.study import HTML, Study, draw_lineage, lineage
 from adapt.show.report.study_results import Results, Row, collect, searches_of
 from adapt.show.report.task_comparison import Compared, Trainings, compare_all, verdicts
-from adapt.show.report.task_tables import (
-    best_recipe,
-    cost_against_gain,
-    difference_figures,
-    learning_curves,
-    score_differences,
-    score_tables,
-    seeds,
-    training_curve,
-)
 from adapt.show.report.tradeoffs import ComparableModels, tradeoff_section, tradeoff_verdicts, tradeoffs
-from adapt.show.report.trainings import (
-    dropped_texts,
-    exports_of,
-    pretraining,
-    retrieval_on_pairs,
-    selection_blocks,
-    standard_evaluations,
-    training_costs,
-    training_verdicts,
-    trainings_in_short,
-)
 from adapt.stage.select_documents import SelectionJudged
 from adapt.stage.training_result import measured_blocks, skipped_steps
 from adapt.statistics.comparison import points
@@ -101,7 +81,7 @@ def _verdict(
 ) -> list[Block]:
     findings = [*tradeoff_verdicts(traded, study.margin.nats), *front_verdict(in_turn), *sequence_verdicts(in_turn)]
     searched = search_verdicts(searches_of(study))
-    trained = trainings_in_short(study) if results.rows or findings else training_verdicts(study)
+    trained = trainings.trainings_in_short(study) if results.rows or findings else trainings.training_verdicts(study)
     if results.rows or not (findings or searched or trained):
         findings = [*findings, *verdicts(results, compared, priced)]
     findings = [*findings, *trained]
@@ -109,7 +89,7 @@ def _verdict(
     blocks: list[Block] = [Findings(findings)]
     if study.looks is not None:
         return [*blocks, *_looks(study)]
-    if drawings := difference_figures(results, compared):
+    if drawings := task_tables.difference_figures(results, compared):
         text = (
             "Difference from the baseline with 95% intervals. Hollow points may be due to chance: their"
             " Holm-corrected p is .05 or more."
@@ -149,8 +129,13 @@ def _ran(study: Study, results: Results) -> list[Block]:
     if results.rows:
         header = ["task", "metric", "classes", "train examples", "dev", "test", "recipes", "fine-tuning runs"]
         blocks.append(Table(header, [_task(row) for row in results.rows], "Tasks"))
-    if exports_of(study):
-        blocks += [pretraining(study), *retrieval_on_pairs(study), *standard_evaluations(study), *dropped_texts(study)]
+    if trainings.exports_of(study):
+        blocks += [
+            trainings.pretraining(study),
+            *trainings.retrieval_on_pairs(study),
+            *trainings.standard_evaluations(study),
+            *trainings.dropped_texts(study),
+        ]
     if study.missing:
         items: list[list[Cell | str]] = [[name] for name in study.missing]
         blocks.append(Folded(f"Stages that were not run: {len(items)}", [Table(["stage"], items, words=True)]))
@@ -169,28 +154,28 @@ def _task(row: Row) -> list[Cell | str]:
 def _scores(results: Results, compared: Compared) -> list[Block]:
     if not results.rows:
         return []
-    blocks: list[Block] = [score_tables(results, compared)]
+    blocks: list[Block] = [task_tables.score_tables(results, compared)]
     if leaky := [row for row in results.rows if row.leaky]:
         clean = replace(results, rows=leaky)
-        blocks.append(score_tables(clean, compare_all(clean, without_leaks=True), without_leaks=True))
+        blocks.append(task_tables.score_tables(clean, compare_all(clean, without_leaks=True), without_leaks=True))
     if compared.tasks and results.looks is None:
-        blocks.append(score_differences(results, compared))
-    blocks.append(Folded("The score of every seed", [seeds(results)]))
+        blocks.append(task_tables.score_differences(results, compared))
+    blocks.append(Folded("The score of every seed", [task_tables.seeds(results)]))
     return blocks
 
 
 def _costs(results: Results, compared: Compared, priced: Trainings) -> list[Block]:
     if not compared.tasks:
         return []
-    blocks: list[Block] = [training_costs(results, compared, priced)]
-    if drawing := cost_against_gain(results, compared, priced):
+    blocks: list[Block] = [trainings.training_costs(results, compared, priced)]
+    if drawing := task_tables.cost_against_gain(results, compared, priced):
         blocks.append(Figures([drawing], _legend(results, results.recipes[1:])))
     return blocks
 
 
 def _curves(study: Study, results: Results) -> list[Block]:
     blocks: list[Block] = []
-    if drawings := [drawing for row in results.rows if (drawing := learning_curves(row, results))]:
+    if drawings := [drawing for row in results.rows if (drawing := task_tables.learning_curves(row, results))]:
         blocks += [
             TextBlock(
                 "Score on dev by epoch of fine-tuning. Thick lines: mean over the seeds that still train. Faint lines:"
@@ -198,8 +183,8 @@ def _curves(study: Study, results: Results) -> list[Block]:
             )
         ]
         blocks += [Figures(drawings, _legend(results, results.recipes))]
-    exports = exports_of(study)
-    if trained := [curve for export in exports if (curve := training_curve(export, export.label))]:
+    exports = trainings.exports_of(study)
+    if trained := [curve for export in exports if (curve := task_tables.training_curve(export, export.label))]:
         blocks.append(Folded("Pre-training: loss by step", [Figures(trained)]))
     for export in exports:
         if measured := measured_blocks(export.result, export.record.key[:KEY]):
@@ -208,7 +193,7 @@ def _curves(study: Study, results: Results) -> list[Block]:
 
 
 def _selections(study: Study) -> list[Block]:
-    return selection_blocks([entry for entry in study.entries if isinstance(entry.result, SelectionJudged)])
+    return trainings.selection_blocks([entry for entry in study.entries if isinstance(entry.result, SelectionJudged)])
 
 
 def _others(study: Study, traded: Sequence[ComparableModels]) -> list[Block]:
@@ -224,7 +209,7 @@ def _others(study: Study, traded: Sequence[ComparableModels]) -> list[Block]:
 
 
 def _details(results: Results) -> list[Block]:
-    return [detail for row in results.rows if (detail := best_recipe(row, results)).blocks]
+    return [detail for row in results.rows if (detail := task_tables.best_recipe(row, results)).blocks]
 
 
 def _warnings(study: Study, results: Results, in_turn: Sequences) -> list[Block]:
@@ -315,7 +300,7 @@ def warnings(study: Study, results: Results) -> list[FindingBlock]:
     findings += [FindingBlock("Transductive", _transductive(results))] if results.transductive else []
     for row in results.rows:
         findings += [FindingBlock(row.name, text) for text in (*_of_data(row), *_of_runs(row, results))]
-    for entry in exports_of(study):
+    for entry in trainings.exports_of(study):
         findings += [FindingBlock(entry.name, f"{text}.") for text in _of_training(entry.record.metrics)]
     findings += [FindingBlock("Not as recorded", text) for text in results.warnings]
     findings += [FindingBlock("Versions", text) for text in _versions(study)]

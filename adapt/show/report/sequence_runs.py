@@ -7,16 +7,8 @@ from typing import Any
 from adapt.runner.record import Record
 from adapt.show.report.study import Study, method_name
 from adapt.show.report.task_comparison import RecipeCompared, corrected, nats, recipe_at_look
+from adapt.statistics import continual_metrics
 from adapt.statistics.comparison import Comparison, paired, points
-from adapt.statistics.continual_metrics import (
-    Matrix,
-    SequenceFigures,
-    against_separate,
-    final,
-    losses_of,
-    scores_of,
-    sequence_figures,
-)
 from adapt.statistics.outcomes import vary
 from adapt.statistics.seeds import MARGIN, Looked, Margin, endings
 from adapt.support.better import better_directions
@@ -38,8 +30,8 @@ class SequenceRun:
     """Tables that the sequence's method reports. A table has `title`, `columns` and `rows`: lists of cells,
     keyed by the name of the row."""
     warnings: Sequence[str]
-    scores: Matrix
-    losses: Matrix
+    scores: continual_metrics.Matrix
+    losses: continual_metrics.Matrix
     metric: Mapping[str, str]
     """Name of the metric of each task."""
     figures: Mapping[str, float | None]
@@ -53,7 +45,7 @@ class SequenceRun:
     @property
     def end(self) -> dict[str, float | None]:
         """Score of each task after the last domain, or None if it is unknown."""
-        return final(self.scores, self.mode)
+        return continual_metrics.final(self.scores, self.mode)
 
 
 @dataclass(frozen=True)
@@ -120,10 +112,10 @@ def _run(record: Record) -> SequenceRun:
         mode=metrics["mode"],
         tables=metrics["tables"],
         warnings=metrics["warnings"],
-        scores=scores_of(metrics["scores"]),
-        losses=losses_of(metrics["losses"]),
+        scores=continual_metrics.scores_of(metrics["scores"]),
+        losses=continual_metrics.losses_of(metrics["losses"]),
         metric=metrics["scores"]["metric"],
-        figures=sequence_figures(metrics["scores"], metrics["losses"], metrics["mode"]),
+        figures=continual_metrics.sequence_figures(metrics["scores"], metrics["losses"], metrics["mode"]),
         documents=metrics["losses"].get("documents", {}),
         models=list(metrics["models"].values()),
         made_of={name: made["path"] for name, made in record.inputs.items()},
@@ -135,7 +127,9 @@ def _with_one(run: SequenceRun, separate: Sequence[SequenceRun]) -> SequenceRun:
     counterpart = next((other for other in separate if other.seed == run.seed), None)
     if counterpart is None or run.mode != "continual":
         return run
-    return replace(run, figures={**run.figures, ONE: against_separate(run.scores, counterpart.scores)})
+    return replace(
+        run, figures={**run.figures, ONE: continual_metrics.against_separate(run.scores, counterpart.scores)}
+    )
 
 
 def by_seed(values: Iterable[tuple[SequenceRun, float | None]]) -> dict[int, float]:
@@ -150,7 +144,7 @@ def by_seed(values: Iterable[tuple[SequenceRun, float | None]]) -> dict[int, flo
     return {seed: sum(of_seed) / len(of_seed) for seed, of_seed in known.items()}
 
 
-def cells_of(by_run: Sequence[Matrix], column: str) -> list[list[float]]:
+def cells_of(by_run: Sequence[continual_metrics.Matrix], column: str) -> list[list[float]]:
     """Returns, for each row, the values of a column in several runs."""
     return [
         [row[column] for row in rows if column in row] for rows in zip(*(matrix.rows for matrix in by_run), strict=True)
@@ -172,7 +166,7 @@ class Measure:
     @property
     def better(self) -> int:
         """1 if a higher value of the metric is better, -1 if a lower value is better (see `SequenceFigures`)."""
-        return 1 if self.name == ONE else better_directions(SequenceFigures)[self.name]
+        return 1 if self.name == ONE else better_directions(continual_metrics.SequenceFigures)[self.name]
 
     def margin(self, margin: Margin) -> float:
         """Returns the equivalence margin of the metric: smaller differences count as equal."""

@@ -11,18 +11,10 @@ from matplotlib.transforms import Bbox
 
 from adapt.show.blocks import Block, Figures, FindingBlock, Folded, TextBlock, joined_names, worded_interval
 from adapt.show.drawing import WIDTH, canvas, color, short, style, svg
+from adapt.show.report import sequence_tables
 from adapt.show.report.look_texts import WORDS, ending_text
 from adapt.show.report.pareto_front import FEWEST, draw_front, front_of
 from adapt.show.report.sequence_runs import MEASURES, Measure, Paired, Sequences, cells_of, compare_methods
-from adapt.show.report.sequence_tables import (
-    by_task,
-    every_run,
-    matrices,
-    method_tables,
-    methods,
-    sequence_costs,
-    sequence_differences,
-)
 from adapt.show.report.task_comparison import nats
 from adapt.show.report.task_tables import Drawn
 from adapt.statistics.comparison import out_of_reach, p_value, to_decide
@@ -158,14 +150,14 @@ def section(sequences: Sequences) -> list[Block]:
         return []
     compared = compare_methods(sequences)
     tables = (
-        methods(sequences, compared),
-        by_task(sequences),
-        sequence_differences(sequences, compared),
+        sequence_tables.methods(sequences, compared),
+        sequence_tables.by_task(sequences),
+        sequence_tables.sequence_differences(sequences, compared),
         sequence_front(sequences),
-        sequence_costs(sequences),
+        sequence_tables.sequence_costs(sequences),
     )
     blocks: list[Block] = [table for table in tables if table]
-    blocks.append(Folded("The figures of every run", [every_run(sequences)]))
+    blocks.append(Folded("The figures of every run", [sequence_tables.every_run(sequences)]))
     first, *others = [_of_order(sequences, order) for order in sequences.orders] or [[]]
     titles = [_named(sequences, order) for order in sequences.orders]
     blocks += [TextBlock(f"In order {titles[0]}."), *first] if first else []
@@ -187,7 +179,9 @@ def _of_order(sequences: Sequences, order: tuple[str, ...]) -> list[Block]:
             " domain; before it, the line is dashed."
         )
         blocks += [TextBlock(about), Figures(drawings, legend(sequences, domains))]
-    tables = [table for name in sequences.methods for table in method_tables(name, sequences.of(name, order))]
+    tables = [
+        table for name in sequences.methods for table in sequence_tables.method_tables(name, sequences.of(name, order))
+    ]
     return [*blocks, Folded("Tables that the methods report", tables)] if tables else blocks
 
 
@@ -196,7 +190,7 @@ def _matrices(method: str, sequences: Sequences) -> Folded:
         table
         for order in sequences.orders
         if (runs := sequences.of(method, order))
-        for table in matrices(runs, _named(sequences, order))
+        for table in sequence_tables.matrices(runs, _named(sequences, order))
     ]
     return Folded(f"{method}: scores and losses after each domain", tables)
 
