@@ -15,14 +15,12 @@ from adapt.advise.evidence import Evidence, TaskEvidence, TextEvidence
 from adapt.config import Config
 from adapt.evaluate.losses import SAMPLE_SEED, loss_on
 from adapt.evaluate.model_matrix import word_overlaps
-from adapt.model.load import load_model
+from adapt.model import load, rebuilt_model, tokenizer
 from adapt.model.locate import Pretrained
 from adapt.model.packing.padded import document_rows, padding_of
-from adapt.model.rebuilt_model import missing_head, write_with_head
 from adapt.model.size import model_size
 from adapt.model.tokenize.piece_tokenizer import IDS
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer
-from adapt.model.tokenizer import load_text_tokenizer
 from adapt.support.errors import DataError
 from adapt.task.prepare_task import Facts, Split
 from adapt.train.capacity.flops import workload
@@ -77,9 +75,9 @@ class _Observer:
     def __init__(self, config: Config, pretrained: Pretrained) -> None:
         causal = config.objective.kind == "causal"
         self.config, self.size = config, model_size(pretrained.model)
-        self.tokenizer: PreTrainedTokenizerFast = load_text_tokenizer(pretrained)
+        self.tokenizer: PreTrainedTokenizerFast = tokenizer.load_text_tokenizer(pretrained)
         self.quick = QuickTokenizer(self.tokenizer.backend_tokenizer)
-        self.has_head = causal or not missing_head(pretrained.model, pretrained.trust_remote_code)
+        self.has_head = causal or not rebuilt_model.missing_head(pretrained.model, pretrained.trust_remote_code)
         self.model: PreTrainedModel = self.loaded(pretrained, causal)
 
     def loaded(self, pretrained: Pretrained, causal: bool) -> PreTrainedModel:
@@ -88,10 +86,10 @@ class _Observer:
         Adds a new language-model head if the model has none, as training with `model.head: new` does.
         """
         if self.has_head:
-            return load_model(pretrained.model, causal, pretrained.trust_remote_code)
+            return load.load_model(pretrained.model, causal, pretrained.trust_remote_code)
         with TemporaryDirectory() as folder:
-            write_with_head(pretrained, Path(folder))
-            return load_model(Path(folder), causal, pretrained.trust_remote_code)
+            rebuilt_model.write_with_head(pretrained, Path(folder))
+            return load.load_model(Path(folder), causal, pretrained.trust_remote_code)
 
     def text(self, sample: Sample) -> TextEvidence:
         tokens = [ids.astype(np.int64) for ids in self.quick(sample.texts).lists(IDS)]

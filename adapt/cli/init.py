@@ -23,9 +23,7 @@ from adapt.cli.inspect_files import (
     split_paths,
 )
 from adapt.config import CorpusConfig
-from adapt.corpus.files.formats import DOCUMENTS
-from adapt.corpus.files.manifest import expand_paths
-from adapt.corpus.files.records import read_objects
+from adapt.corpus.files import formats, manifest, records
 from adapt.corpus.heldout import key_of
 from adapt.corpus.profile_sample import card_languages, profile_of
 from adapt.corpus.text_profile import Legibility, count_sample
@@ -140,8 +138,8 @@ def _split_off(look: TaskProperties, files: dict[str, Path]) -> None:
     """Distributes the examples of train over the files of the splits. Examples with the same text stay together."""
     lines: dict[str, list[str]] = {split: [] for split in files}
     absent = [split for split in files if split != "train"]
-    for file in expand_paths(look.config.train):
-        for _, record in read_objects(file):
+    for file in manifest.expand_paths(look.config.train):
+        for _, record in records.read_objects(file):
             if isinstance(record, str):  # a string instead of a record says why the record is unreadable; skip it
                 continue
             text = record.get(look.config.text_field)
@@ -357,7 +355,7 @@ def _form(text: CorpusProperties) -> str:
     parts = [f"text in field {text.text_field!r}"] if text.text_field else []
     if "text" in text.formats:
         parts.append(f"plain text, one document per {text.text_unit}")
-    if documents := [f"{count:,} {kind}" for kind, count in text.formats.items() if kind in DOCUMENTS]:
+    if documents := [f"{count:,} {kind}" for kind, count in text.formats.items() if kind in formats.DOCUMENTS]:
         parts.append(f"one document per file: {', '.join(documents)}")
     return "; ".join(parts)
 

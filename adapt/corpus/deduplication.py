@@ -28,6 +28,7 @@ from scipy.sparse import coo_array, csgraph
 from xxhash import xxh3_128_intdigest
 
 from adapt.config import CorpusConfig
+from adapt.corpus import screening, shingles, token_shards
 from adapt.corpus.files.manifest import Manifest, numbered_items
 from adapt.corpus.heldout import MEASURED, TRAINED, in_share, keys_of_normalised
 from adapt.corpus.minhash import (
@@ -41,9 +42,6 @@ from adapt.corpus.minhash import (
 )
 from adapt.corpus.prepare_corpus import CHUNK_CHARACTERS, WAITING_BYTES, Read, screen_of
 from adapt.corpus.read_progress import Pace, Piece, text_bytes, watched
-from adapt.corpus.screening import DUPLICATE
-from adapt.corpus.shingles import normalised_texts
-from adapt.corpus.token_shards import write_batch
 from adapt.ray.node_files import OnNode
 from adapt.ray.runtime import data_settings, telling_stalls, user_errors
 from adapt.support.heartbeat import Steady
@@ -85,7 +83,7 @@ def sign_chunk(
     folder: Path, key: tuple[int, int, int], texts: Sequence[str], alike: DuplicateRule, heldout_fraction: float = 0.0
 ) -> None:
     """Writes the digests, signatures and buckets of a chunk's documents (see `adapt.corpus.minhash`)."""
-    plain = normalised_texts(texts)
+    plain = shingles.normalised_texts(texts)
     integers = [xxh3_128_intdigest(text) for text in plain]
     digests = np.array([(value >> 64, value % 2**64) for value in integers], np.uint64).reshape(-1, 2)
     signed, buckets = np.zeros((len(plain), 0), np.uint32), digests[:, :1]
@@ -198,7 +196,7 @@ def deduplicate(
     duplicate, opposed = documents_left_out(firsts, parts.sources(documents), heldout.astype(bool), len(before))
     thinned = np.array([corpus.deduplicate != "none" for _, _, corpus in (*before, *sources)], bool)
     duplicate &= thinned[parts.sources(documents)]
-    reasons = np.where(opposed, np.where(heldout, TRAINED, MEASURED), DUPLICATE)
+    reasons = np.where(opposed, np.where(heldout, TRAINED, MEASURED), screening.DUPLICATE)
     leaves = duplicate | opposed
     for number in range(len(sources)):
         file = folder / duplicates_file(number)
@@ -252,7 +250,7 @@ def write_duplicates(file: Path, parts: ChunkParts, dropped: np.ndarray, reasons
     mine = parts.keys[of_part, 0] == source
     why = pa.array(reasons[mine].tolist(), pa.string())
     batch = pa.record_batch({"item": parts.keys[of_part, 1][mine], "ordinal": ordinals[mine], "reason": why})
-    write_batch(file, batch)
+    token_shards.write_batch(file, batch)
 
 
 def _items(keys: np.ndarray) -> np.ndarray:

@@ -25,11 +25,9 @@ from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
 from adapt.generate.sampling import Request, draw_tokens, never_drawn, uniforms
+from adapt.model import load, safeguards, tokenizer
 from adapt.model.additions.table import additions_of
-from adapt.model.load import check_complete, check_direction, read_weights
 from adapt.model.locate import Pretrained
-from adapt.model.safeguards import quiet
-from adapt.model.tokenizer import load_config, load_tokenizer
 from adapt.support.errors import ModelError
 
 REFILL = 8
@@ -121,18 +119,18 @@ class Decoder:
 
     def __init__(self, pretrained: Pretrained) -> None:
         folder = pretrained.model
-        config = load_config(folder, pretrained.trust_remote_code)
-        check_direction(config, True, folder)
+        config = tokenizer.load_config(folder, pretrained.trust_remote_code)
+        load.check_direction(config, True, folder)
         if additions_of(config):
             raise ModelError(
                 f"{folder} has added modules, such as adapters, which text generation does not support",
                 "use the model from before these modules were added: set it as generate.generator, with"
                 " mixture.replay_kind decoder",
             )
-        self.tokenizer = load_tokenizer(folder, pretrained.tokenizer, pretrained.trust_remote_code)
-        with quiet():
-            model, report = read_weights(AutoModelForCausalLM, folder, config, pretrained.trust_remote_code)
-        check_complete(report["missing_keys"], report["mismatched_keys"], folder)
+        self.tokenizer = tokenizer.load_tokenizer(folder, pretrained.tokenizer, pretrained.trust_remote_code)
+        with safeguards.quiet():
+            model, report = load.read_weights(AutoModelForCausalLM, folder, config, pretrained.trust_remote_code)
+        load.check_complete(report["missing_keys"], report["mismatched_keys"], folder)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         dtype = torch.bfloat16 if self.device.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
         self._model: Any = torch.nn.Module.to(model.eval(), self.device, dtype)

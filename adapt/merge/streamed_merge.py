@@ -30,11 +30,8 @@ from torch import Tensor
 from adapt.merge.compatibility import NewTokens
 from adapt.merge.merger import Merger, Merging
 from adapt.merge.table import MERGERS
-from adapt.model.load import model_class
-from adapt.model.locate import INDEX, read_json, weight_files
-from adapt.model.safeguards import check_finite, quiet
+from adapt.model import load, locate, safeguards, tokenizer
 from adapt.model.size import current_name, read_header
-from adapt.model.tokenizer import load_config
 from adapt.runner.files import file_aside, link_or_copy, write_atomically
 from adapt.support.errors import ModelError
 
@@ -84,7 +81,7 @@ def stored_weights(folder: Path) -> Iterator[StoredWeights]:
     headers: dict[Path, dict[str, Any]] = {}
     opened: dict[str, Any] = {}
     with ExitStack() as stack:
-        for file in weight_files(folder):
+        for file in locate.weight_files(folder):
             if file.suffix != ".safetensors":
                 continue
             header = sorted(read_header(file).items(), key=lambda item: int(item[1]["data_offsets"][0]))
@@ -157,7 +154,7 @@ def write_index(source: Path, target: Path, grown: int) -> None:
     if not grown:
         link_or_copy(source, target)
         return
-    content = read_json(source)
+    content = locate.read_json(source)
     if "total_size" in (metadata := content.get("metadata") or {}):
         metadata["total_size"] += grown
     write_atomically(target, json.dumps(content, indent=2))
@@ -183,9 +180,9 @@ class Names:
     @cached_property
     def _model(self) -> Any:
         """The language model on the meta device. It has no weights, because only names and ties are needed."""
-        config = load_config(self.folder, self.trust_remote_code)
-        with quiet(), torch.device("meta"):
-            return model_class(config).from_config(config, trust_remote_code=self.trust_remote_code)
+        config = tokenizer.load_config(self.folder, self.trust_remote_code)
+        with safeguards.quiet(), torch.device("meta"):
+            return load.model_class(config).from_config(config, trust_remote_code=self.trust_remote_code)
 
     @cached_property
     def of_language_model(self) -> set[str]:
@@ -342,10 +339,10 @@ def merge_models(
         merger.look(lambda: (sources.read(name) for name in chosen))
         for file in stored.headers:
             _write_file(file, merger, sources, {*chosen}, targets, names, shapes[0])
-        if (base / INDEX).is_file():
+        if (base / locate.INDEX).is_file():
             grown = sum(size_of(form, shapes[0][name]) - size_of(form, form["shape"]) for name, form in forms.items())
             for folder in targets.values():
-                write_index(base / INDEX, folder / INDEX, grown)
+                write_index(base / locate.INDEX, folder / locate.INDEX, grown)
     return len(chosen)
 
 
@@ -374,7 +371,7 @@ class _Sources:
         if name not in self.checked:
             owns = [name, *(pair[name] for pair in self.pairs)]
             for tensor, own, folder in zip((base, *models), owns, self.folders, strict=True):
-                check_finite(tensor, own, folder)
+                safeguards.check_finite(tensor, own, folder)
             self.checked.add(name)
         return self.rows.widen(name, base, models) if self.rows else (base, models)
 
@@ -398,9 +395,9 @@ def _write_file(
             base, models = sources.read(name) if name in chosen else (original, [])
             route = merger.route(names.first(name) if merger.is_random else name, base, models) if models else None
             if not route:
-                check_finite(original, name, sources.folders[0])
+                safeguards.check_finite(original, name, sources.folders[0])
             for share, written in opened.items():
                 merged = route(share).to(original.dtype) if route else original
                 if route:
-                    check_finite(merged, name, f"the merged model at share {share:g}", TOO_LARGE)
+                    safeguards.check_finite(merged, name, f"the merged model at share {share:g}", TOO_LARGE)
                 write_tensor(written, merged)

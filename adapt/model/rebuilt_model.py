@@ -11,14 +11,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForMaskedLM
 
-from adapt.model import load
+from adapt.model import load, safeguards, size, trainable
 from adapt.model.additions.table import additions_of
 from adapt.model.locate import Pretrained, has_head, listed, model_files
 from adapt.model.packing.isolation import depends_on_later
-from adapt.model.safeguards import quiet
-from adapt.model.size import current_name, tensor_shapes
 from adapt.model.tokenizer import is_decoder, is_encoder, load_config, load_tokenizer
-from adapt.model.trainable import top_names
 from adapt.support.errors import ModelError
 
 
@@ -30,9 +27,9 @@ def missing_head(folder: Path, trust_remote_code: bool = False) -> list[str]:
     config = load_config(folder, trust_remote_code)
     if not is_encoder(config) or is_decoder(config) or additions_of(config):
         return []
-    with torch.device("meta"), quiet():
+    with torch.device("meta"), safeguards.quiet():
         model: Any = AutoModelForMaskedLM.from_config(config, trust_remote_code=trust_remote_code)
-    prefix, stored = f"{model.base_model_prefix}.", tensor_shapes(folder)
+    prefix, stored = f"{model.base_model_prefix}.", size.tensor_shapes(folder)
     of_head = {name for name, _ in model.named_parameters() if not name.startswith(prefix)}
     own = sorted(of_head - model.all_tied_weights_keys.keys())
     return [] if any(name in stored for name in own) else own
@@ -86,11 +83,11 @@ def write_with_new_top(start: Pretrained, count: int, seed: int, folder: Path) -
         ModelError: the model's layers cannot be found, or the checkpoint lacks weights of these layers.
     """
     config = load_config(start.model, start.trust_remote_code)
-    with torch.random.fork_rng(devices=[]), quiet():
+    with torch.random.fork_rng(devices=[]), safeguards.quiet():
         torch.manual_seed(seed)
         fresh: Any = AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=start.trust_remote_code)
     drawn = fresh.state_dict()
-    top = top_names(dict(fresh.named_parameters()), config.model_type, count)
+    top = trainable.top_names(dict(fresh.named_parameters()), config.model_type, count)
     prefix, written, number = f"{fresh.base_model_prefix}.", set[str](), 0
     for file in model_files(start.model):
         if file.suffix != ".safetensors":
@@ -98,7 +95,7 @@ def write_with_new_top(start: Pretrained, count: int, seed: int, folder: Path) -
             continue
         tensors = load_file(file)
         for name, tensor in tensors.items():
-            inside = current_name(name).removeprefix(prefix)
+            inside = size.current_name(name).removeprefix(prefix)
             if inside in top and drawn[inside].shape == tensor.shape:
                 tensors[name] = drawn[inside].to(tensor.dtype).contiguous()
                 written.add(inside)

@@ -27,10 +27,8 @@ from adapt.config import Config
 from adapt.corpus.shingles import hashed, ngrams, normalised, words
 from adapt.evaluate.model_matrix import word_overlaps
 from adapt.model.locate import Pretrained
+from adapt.select import document_losses, gram_regression, grams
 from adapt.select.choose import CountTokens
-from adapt.select.document_losses import sample_losses
-from adapt.select.gram_regression import equal_text_weights, gram_matrix, regression, window_matrix
-from adapt.select.grams import gram_counts
 
 NGRAM, BUCKETS = 2, 10_000
 FEATURES = 2**18
@@ -73,7 +71,7 @@ def set_figures(
     shared = word_overlaps({name: mixed[name] for name in ("target", *others)})["target"]
     overlaps = dict(zip(others, shared, strict=True))
     distinct = dict(zip(sets, distinct_shares(list(mixed.values())), strict=True))
-    losses = sample_losses(config, pretrained, mixed) if pretrained else {}
+    losses = document_losses.sample_losses(config, pretrained, mixed) if pretrained else {}
     return {
         name: {
             "documents": len(texts),
@@ -91,7 +89,7 @@ def set_figures(
 
 def kl_divergence(target: Sequence[str], texts: Sequence[str]) -> float:
     """Returns KL(target || texts) of the hashed n-grams [nats], with one gram added to each bucket of the texts."""
-    wanted, found = (gram_counts(side, NGRAM, BUCKETS) for side in (target, texts))
+    wanted, found = (grams.gram_counts(side, NGRAM, BUCKETS) for side in (target, texts))
     p, q = wanted / max(wanted.sum(), 1), (found + 1) / (found.sum() + BUCKETS)
     seen = p > 0
     return float((p[seen] * np.log(p[seen] / q[seen])).sum())
@@ -106,14 +104,14 @@ def separability(target: Sequence[str], texts: Sequence[str], seed: int) -> floa
     if min(map(len, sides)) < FEWEST:
         return None
     texts_of_both = [text for side in sides for text in side]
-    features, owners = window_matrix(texts_of_both, NGRAM, FEATURES)
+    features, owners = gram_regression.window_matrix(texts_of_both, NGRAM, FEATURES)
     of_target = np.arange(len(texts_of_both)) < len(sides[0])
     places = np.concatenate([np.arange(len(side)) for side in sides])
-    weights = equal_text_weights(owners)
+    weights = gram_regression.equal_text_weights(owners)
     areas = []
     for fold in (0, 1):
         rows = np.flatnonzero(places[owners] % 2 == fold)  # the target's rows come first, as `regression` requires
-        found, _ = regression(features[rows], int(of_target[owners[rows]].sum()), 1.0, weights[rows])
+        found, _ = gram_regression.regression(features[rows], int(of_target[owners[rows]].sum()), 1.0, weights[rows])
         scores = np.bincount(owners, (features @ found) * weights)  # mean score of each text's windows
         other = places % 2 != fold
         areas.append(roc_auc_score(of_target[other], scores[other]))
@@ -140,7 +138,7 @@ def examples(taken: Sequence[str], scores: Sequence[float], target: Sequence[str
     best = min(count // 2, len(taken))
     spread = np.linspace(best, len(taken) - 1, min(count, len(taken)) - best).round().astype(int).tolist()
     ranks = [*range(best), *spread]
-    mine, theirs = (gram_matrix(side, NGRAM, FEATURES) for side in ([taken[n] for n in ranks], target))
+    mine, theirs = (gram_regression.gram_matrix(side, NGRAM, FEATURES) for side in ([taken[n] for n in ranks], target))
     alike = (mine @ theirs.T).toarray()
     return [
         TakenExample(

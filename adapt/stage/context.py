@@ -42,9 +42,7 @@ from adapt.stage.add_head import AddHead, RedrawTop, TurnDecoder
 from adapt.stage.preflight import check_compile, check_priced, check_shared, check_training, check_writable
 from adapt.support.errors import ModelError
 from adapt.support.paths import user_path
-from adapt.train.metric_trackers import check_trackers
-from adapt.train.phases import check_phases, check_ramps, objectives_of, phases_of
-from adapt.train.schedule import micro_batch
+from adapt.train import metric_trackers, phases, schedule
 
 if TYPE_CHECKING:
     from adapt.stage.select_documents import Select
@@ -58,8 +56,8 @@ CHECKS: tuple[Callable[[Config], object], ...] = (
     lambda config: TAGGERS.load(config.objective.tagger) if config.objective.tagger else None,
     lambda config: check_entities(config.corpus.cleaning, config.objective.entity_field),
     check_training,
-    lambda config: micro_batch(config.training, config.resources.workers),
-    lambda config: check_trackers(config.tracking),
+    lambda config: schedule.micro_batch(config.training, config.resources.workers),
+    lambda config: metric_trackers.check_trackers(config.tracking),
     lambda config: check_webhook(config.notify),
     lambda config: check_priced(config.resources),
     lambda config: check_writable(root_of(config)),
@@ -97,8 +95,8 @@ class Context:
         Raises:
           ConfigError, DataError, ModelError, StorageError: a setting in the configuration cannot be used.
         """
-        check_phases(config)
-        check_ramps(config)
+        phases.check_phases(config)
+        phases.check_ramps(config)
         for check in CHECKS:
             check(config)
         share_with_group(root_of(config))
@@ -115,7 +113,7 @@ class Context:
         check_sides(context.start, config)
         check_sequence_length(model, config.training.sequence_length, "training.sequence_length")
         check_sequence_length(model, config.evaluation.sequence_length, "evaluation.sequence_length")
-        for phase in phases_of(config):
+        for phase in phases.phases_of(config):
             with phase.errors():
                 for check in CHECKS:
                     check(phase.config)
@@ -131,7 +129,7 @@ class Context:
     @property
     def tokens(self) -> "Tokens":
         """The tokenizer of the initial model, and further input that the objective needs, such as entities."""
-        form = Form.of(*objectives_of(self.config), sentences=splits_sentences(self.config))
+        form = Form.of(*phases.objectives_of(self.config), sentences=splits_sentences(self.config))
         source = Path(inspect.getfile(TAGGERS.load(form.tagger))) if form.tagger else None
         files = tokenizer_files(self.start.pretrained.tokenizer)
         digest = None if self.start.vocabulary else self.digests.of_all(files)

@@ -36,6 +36,8 @@ from adapt.runner.mirror import mirror_at
 from adapt.support.errors import ConfigError, ModelError, StorageError
 from adapt.support.paths import user_path
 from adapt.terminal.console import log
+from adapt.train import metric_trackers, schedule
+from adapt.train.capacity import flops, memory
 from adapt.train.capacity.device import (
     check_compiler,
     check_precision_on_cpu,
@@ -43,10 +45,6 @@ from adapt.train.capacity.device import (
     device_of_workers,
     has_gpu,
 )
-from adapt.train.capacity.flops import mean_length
-from adapt.train.capacity.memory import check_fits, size_of_training
-from adapt.train.metric_trackers import mlflow_folder
-from adapt.train.schedule import check_warmup, length_of
 
 
 def check_writable(root: Path) -> None:
@@ -296,14 +294,14 @@ def check_memory(
             " resources.device_memory_gib"
         )
     else:
-        trained = size_of_training(config, size, number, generator)
-        check_fits(config, trained, device, mean_length(corpus) if corpus else None)
+        trained = memory.size_of_training(config, size, number, generator)
+        memory.check_fits(config, trained, device, flops.mean_length(corpus) if corpus else None)
 
 
 def check_training(config: Config) -> None:
     """Checks that settings do not contradict each other, as far as this is possible without the corpus."""
     if not config.training.max_flops:  # with max_flops, the number of steps depends on the model
-        check_warmup(config.training, length_of(config.training, sys.maxsize).steps)
+        schedule.check_warmup(config.training, schedule.length_of(config.training, sys.maxsize).steps)
     if config.training.decay != "linear" and config.training.schedule != "wsd":
         raise ConfigError(
             f"training.decay {config.training.decay} is for the schedule wsd, but training.schedule is"
@@ -357,7 +355,7 @@ def check_absolute(config: Config) -> None:
     storage = config.storage
     name = "cache" if "://" in storage.root else "root"
     folders = {f"storage.{name}": user_path(getattr(storage, name))}
-    if folder := mlflow_folder(config.tracking):
+    if folder := metric_trackers.mlflow_folder(config.tracking):
         folders["tracking.mlflow_uri"] = folder
     for field, folder in folders.items():
         if not folder.is_absolute():

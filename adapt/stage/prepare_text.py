@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config, CorpusConfig
-from adapt.corpus.corpora import FILES, GENERAL, check_heldout, reading_identity, warn_of_little
+from adapt.corpus import corpora, heldout, profile_sample
 from adapt.corpus.files.manifest import Manifest, build_manifest
-from adapt.corpus.heldout import gather
-from adapt.corpus.profile_sample import profile_corpus
 from adapt.corpus.text_profile import Legibility, TextProfile
 from adapt.corpus.token_shards import Cut
 from adapt.runner import NOTHING, Done, Outcome, Stage
@@ -114,16 +112,16 @@ class Prepare(Stage[Prepared]):
             [done[text].path for text in self.measured],
         )
         if self.shared_with:
-            check_heldout(prepared.heldout_documents, prepared.train_documents, self.shared_with, folder)
+            corpora.check_heldout(prepared.heldout_documents, prepared.train_documents, self.shared_with, folder)
         if corpus.heldout_fraction == 1:
-            warn_of_little(prepared.heldout_documents, self.name, GENERAL)
+            corpora.warn_of_little(prepared.heldout_documents, self.name, corpora.GENERAL)
             return Outcome(prepared)
         return Outcome(replace(prepared, profile=self._profile()))
 
     def _profile(self) -> TextProfile:
         """Measures the properties of the text, and logs what should be changed."""
         corpus = self.files.corpus
-        profile = profile_corpus(self.files.manifest, corpus, self.tokens.pretrained.model)
+        profile = profile_sample.profile_corpus(self.files.manifest, corpus, self.tokens.pretrained.model)
         for fault in profile.faults(corpus.deduplicate):
             log(f"prepare: {fault}")
         return profile
@@ -226,11 +224,11 @@ class PrepareTexts(Stage[Prepared]):
     @property
     def corpus(self) -> CorpusConfig:
         """Corpus settings with which the text is read."""
-        corpus = replace(self.config.corpus, **FILES, **AS_IT_IS, heldout_fraction=self.heldout_fraction)
+        corpus = replace(self.config.corpus, **corpora.FILES, **AS_IT_IS, heldout_fraction=self.heldout_fraction)
         return replace(corpus, decontaminate=self.config.corpus.decontaminate) if self.screened else corpus
 
     def what(self) -> Mapping[str, Any]:
-        reading = reading_identity(self.corpus, Digests())  # `Digests` hashes the files of evaluation sets
+        reading = corpora.reading_identity(self.corpus, Digests())  # `Digests` hashes the files of evaluation sets
         return {"corpus": {**reading, "heldout_fraction": self.corpus.heldout_fraction}, **self.tokens.what()}
 
     def run(self, folder: Path, done: Done) -> Outcome[Prepared]:
@@ -239,7 +237,7 @@ class PrepareTexts(Stage[Prepared]):
         measured = [done[text].path for text in self.measured]
         prepared = prepare_shards(manifest, corpus, self.tokens.made(done), self.config, folder, measured=measured)
         if self.heldout_fraction == 1:
-            warn_of_little(prepared.heldout_documents, self.name, "the task's dev split")
+            corpora.warn_of_little(prepared.heldout_documents, self.name, "the task's dev split")
         return Outcome(prepared)
 
 
@@ -258,4 +256,4 @@ class Gather(Stage[Prepared]):
         return {"sources": list(self.sources)}
 
     def run(self, folder: Path, done: Done) -> Outcome[Prepared]:
-        return Outcome(Prepared(**gather([done[source].record for source in self.sources.values()], folder)))
+        return Outcome(Prepared(**heldout.gather([done[source].record for source in self.sources.values()], folder)))

@@ -11,31 +11,25 @@ from adapt.advise.regime import Regime
 from adapt.config import Config, what
 from adapt.corpus.sample_order import Mixture, share_changes
 from adapt.method.table import method_of, past_fraction
-from adapt.model.architecture import warn_of_instruct
+from adapt.model import architecture, trainable
 from adapt.model.size import ModelSize
 from adapt.model.start import MODEL_FOLDER, Start
-from adapt.model.trainable import check_trained, frozen_summary
 from adapt.objective.table import objective_what, predicted_fraction, weighs_words
 from adapt.ray.runtime import connect
 from adapt.runner import Done, Outcome, Record, Shown, Stage, Store
-from adapt.stage import training_plan
+from adapt.stage import measured_training, preflight, training_plan
 from adapt.stage.add_head import RedrawTop
 from adapt.stage.context import Context, root_of, with_teachers
-from adapt.stage.measured_training import check_measures, judged_what, measures_of, probed_tasks
-from adapt.stage.preflight import check_memory, check_precision, check_space, check_start, space_needed
 from adapt.stage.prepare_text import Prepared, Streamed
 from adapt.stage.training_result import Trained, outcome_of
 from adapt.stage.weigh_words import WeighWords, weighed_words
 from adapt.terminal.console import log
+from adapt.train import metric_trackers, schedule, stopping
+from adapt.train.capacity import flops, memory
 from adapt.train.capacity.device import training_needs
-from adapt.train.capacity.flops import mean_length, summed_sizes, with_flops_as_steps
 from adapt.train.capacity.forecast import forecast
-from adapt.train.capacity.memory import size_of_training
 from adapt.train.checkpoints.branch import DEPENDS_ON_LENGTH, start_from_branch, start_from_phase
-from adapt.train.metric_trackers import anchored
 from adapt.train.phases import Phase, PhaseFigures, check_batches, check_phase_warmup, known_steps, phases_of
-from adapt.train.schedule import branch_step, check_head_warmup, check_warmup, length_of, shapes_of
-from adapt.train.stopping import described, keeps_earlier, kept
 from adapt.train.training_run import CHECKPOINTS, TrainingRun
 
 if TYPE_CHECKING:
@@ -123,14 +117,14 @@ class Train(Stage[Trained]):
 
         (config, teachers), start = with_teachers(context), context.start
         if start.training is None:
-            warn_of_instruct(start.pretrained)
+            architecture.warn_of_instruct(start.pretrained)
         phases = phases_of(config)
         if batch_examples:
             check_batches(config, phases)
-        texts: dict[str, Stage[Any]] = {**(measured or {}), **probed_tasks(context)}
+        texts: dict[str, Stage[Any]] = {**(measured or {}), **measured_training.probed_tasks(context)}
         watched = texts if config.evaluation.interval_steps else {}
         stops = config.training.decides_by_points
-        check_measures(config, texts)
+        measured_training.check_measures(config, texts)
         whole = cls(
             name=config.name,
             config=config,
@@ -253,7 +247,7 @@ class Train(Stage[Trained]):
             **({"head_warmup_steps": self.head_warmup} if self.head_warmup else {}),
             **phase,
             **({"generator": self.start.generator} if self.start.generator else {}),
-            **({"judged": judged_what(config)} if self.judged else {}),
+            **({"judged": measured_training.judged_what(config)} if self.judged else {}),
             **({"teachers": [teacher.digest for teacher in self.teachers]} if self.teachers else {}),
         }
 
@@ -292,14 +286,14 @@ class Train(Stage[Trained]):
 
     def refuse_early(self) -> None:
         """Checks that precision, objective, `training.freeze` and `training.layer_decay` suit devices and model."""
-        check_precision(self.config)
-        check_start(self.config, self.start)
-        check_trained(self.config.training, self.start.pretrained.model)
+        preflight.check_precision(self.config)
+        preflight.check_start(self.config, self.start)
+        trainable.check_trained(self.config.training, self.start.pretrained.model)
 
     def disk(self, folder: Path) -> tuple[int, int]:
         """Returns the disk space for checkpoints and the trained model, which is as large as the initial model."""
         branches = self.config.training.schedule == "wsd" and not self.length_matters and not self.phase
-        return space_needed(folder, self.start.pretrained.model, self._kept + branches, self._copies)
+        return preflight.space_needed(folder, self.start.pretrained.model, self._kept + branches, self._copies)
 
     def _check_lengths(self) -> None:
         """Checks the lengths of all phases, or of a run without phases, if they are known before texts are prepared.
@@ -314,7 +308,7 @@ class Train(Stage[Trained]):
                 check_phase_warmup(stage.phase, steps)
             total = None if total is None or steps is None else total + steps
         if total is not None:
-            check_head_warmup(self.head_warmup, total)
+            schedule.check_head_warmup(self.head_warmup, total)
 
     @property
     def _kept(self) -> int:
@@ -324,7 +318,7 @@ class Train(Stage[Trained]):
     @property
     def _copies(self) -> int:
         """Number of values per weight in a checkpoint; see `adapt.stage.preflight.space_needed`."""
-        return 4 if keeps_earlier(self.config.training) else 3
+        return 4 if stopping.keeps_earlier(self.config.training) else 3
 
     def run(self, folder: Path, done: Done) -> Outcome[Trained]:
         """Trains on the cluster, resuming an interrupted run of this stage."""
@@ -333,23 +327,25 @@ class Train(Stage[Trained]):
         training_plan.warn_of_unmeasured(self.corpora, done)
         start, part = self.start.made(done), self._part(done)
         config, steps = part.config, part.last - part.first
-        check_warmup(config.training, steps)
+        schedule.check_warmup(config.training, steps)
         if not self.phase:
-            check_head_warmup(self.head_warmup, steps)
-        branch = None if self.length_matters or self.phase else branch_step(config.training, steps)
-        check_space(folder, start.model, self._kept + (branch is not None), self._copies)
-        if frozen := frozen_summary(config.training, start.model):
+            schedule.check_head_warmup(self.head_warmup, steps)
+        branch = None if self.length_matters or self.phase else schedule.branch_step(config.training, steps)
+        preflight.check_space(folder, start.model, self._kept + (branch is not None), self._copies)
+        if frozen := trainable.frozen_summary(config.training, start.model):
             log(frozen)
 
         connect(config.resources)
         sources = self.sources
-        sizes = summed_sizes(done[text].record.metrics for text in sources)
+        sizes = flops.summed_sizes(done[text].record.metrics for text in sources)
         first = self.start.with_tokenizer(done)
-        check_memory(config, first.model, sizes, self.number, first.generator)
+        preflight.check_memory(config, first.model, sizes, self.number, first.generator)
         watching = {**self.judged, **self.shown.stages}
-        watched = measures_of(self.name, part, watching, done, self._size(done), is_phase=self.phase is not None)
+        watched = measured_training.measures_of(
+            self.name, part, watching, done, self._size(done), is_phase=self.phase is not None
+        )
         job = TrainingRun(
-            config=replace(config, tracking=anchored(config.tracking)),
+            config=replace(config, tracking=metric_trackers.anchored(config.tracking)),
             key=self.key,
             folder=str(folder),
             corpora=tuple(str(done[text].path) for text in sources),
@@ -384,7 +380,7 @@ class Train(Stage[Trained]):
         shares = training_plan.shares_of(self._named(done), part.up_to(reported["step"]))
         outcome = outcome_of(reported, config.resources.price_per_device_hour, knows, shares, watched.sampling)
         points = outcome.result.points
-        for line in [*described(outcome.result.early_end, points), *kept(points, config.training)]:
+        for line in [*stopping.described(outcome.result.early_end, points), *stopping.kept(points, config.training)]:
             log(line)
         return outcome
 
@@ -404,9 +400,9 @@ class Train(Stage[Trained]):
             part = self._part(done)
             config, steps = part.config, part.last - part.first
         elif not config.training.epochs:  # without epochs, the length does not depend on the corpus
-            length = length_of(config.training, 2**63 - 1)
+            length = schedule.length_of(config.training, 2**63 - 1)
             steps = self.phase.steps(length) if self.phase else length.steps
-        tokens = sum(shape.tokens for shape in shapes_of(config.training, steps)) if steps else None
+        tokens = sum(shape.tokens for shape in schedule.shapes_of(config.training, steps)) if steps else None
         folders = [done[text].path for text in self.sources] if part else []
         as_rows = training_plan.documents_as_rows(config, self.start, part, folders)
         return forecast(config, dimensions, tokens, self._mean_length(done), Store(root_of(config)), as_rows)
@@ -447,13 +443,13 @@ class Train(Stage[Trained]):
     def _sized(self, texts: Sequence[Prepared], done: Done) -> Config:
         """Returns the configuration with the batch size and length that are computed from the texts."""
         batched = training_plan.sized(self.config, self.batch_examples, texts) if texts else self.config
-        return with_flops_as_steps(batched, self._size(done), self._mean_length(done), bool(self.past))
+        return flops.with_flops_as_steps(batched, self._size(done), self._mean_length(done), bool(self.past))
 
     def _size(self, done: Done) -> ModelSize | None:
         """Returns the dimensions of the model that is trained. None if they are unknown."""
         first = training_plan.first_size(self.start, done)
         generator = self.start.pretrained.generator
-        return first and size_of_training(self.config, first, self.number, generator)
+        return first and memory.size_of_training(self.config, first, self.number, generator)
 
     def _mean_length(self, done: Done) -> float | None:
-        return mean_length(summed_sizes(done[text].record.metrics for text in self.sources if text in done))
+        return flops.mean_length(flops.summed_sizes(done[text].record.metrics for text in self.sources if text in done))

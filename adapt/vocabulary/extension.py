@@ -17,17 +17,15 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from adapt.config.job_sections import tokens_wanted
+from adapt.model import load, safeguards
 from adapt.model.additions.exbert import add_exbert
 from adapt.model.additions.table import KEY, additions_of, stored_additions
-from adapt.model.load import load_model, save_model
 from adapt.model.locate import CONFIG, Pretrained, read_json
 from adapt.model.model_card import card_code, card_text, front_matter, loading_code, settings
-from adapt.model.safeguards import one_at_a_time
 from adapt.model.tokenizer import load_config, load_tokenizer, read_tokenizer
 from adapt.runner.files import write_atomically
 from adapt.support.errors import DataError, ModelError
-from adapt.vocabulary.analysis import elbow, pieces_of
-from adapt.vocabulary.new_rows import add_rows, embedding_rows, transplant_rows
+from adapt.vocabulary import analysis, new_rows
 from adapt.vocabulary.trimming import Trimmed, keep_rows, with_new_ids
 from adapt.vocabulary.vocabulary_results import Extended
 from adapt.vocabulary.word_reader import CountedWord, WordReader
@@ -216,7 +214,7 @@ out."""
 def tokens_to_add(size: int | str | None, candidates: Sequence[CountedWord], vocabulary: int) -> int:
     """Returns how many candidates should become tokens. The result may exceed the number of candidates."""
     if size == "elbow":
-        return elbow([word.saved for word in candidates])
+        return analysis.elbow([word.saved for word in candidates])
     assert not isinstance(size, str)
     return tokens_wanted(size, vocabulary)
 
@@ -247,7 +245,7 @@ def build_reached(backend: Tokenizer, chosen: Sequence[CountedWord], words: Sequ
     names = {number: token for token, number in backend.get_vocab().items()}
     left = list(chosen)
     for _ in range(ROUNDS):
-        rebuilt = rebuild(backend, pieces_of(left, names))
+        rebuilt = rebuild(backend, analysis.pieces_of(left, names))
         reader = WordReader(rebuilt.backend)
         asked = {word.word for word in left}
         seen = {piece for word in words for piece in reader.pieces(word.word)}
@@ -263,7 +261,7 @@ def build_reached(backend: Tokenizer, chosen: Sequence[CountedWord], words: Sequ
     )
 
 
-@one_at_a_time
+@safeguards.one_at_a_time
 def write_extended(
     pretrained: Pretrained,
     rebuilt: Rebuilt,
@@ -293,21 +291,21 @@ def write_extended(
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
     old = tokenizer.get_vocab()
     reader = WordReader(tokenizer.backend_tokenizer)
-    model = load_model(pretrained.model, causal, pretrained.trust_remote_code)
+    model = load.load_model(pretrained.model, causal, pretrained.trust_remote_code)
     pieces = {number: reader.parts(token) for token, number in rebuilt.added.items()}
-    add_rows(model, pieces, max(old.values()) + 1, init, seed)
+    new_rows.add_rows(model, pieces, max(old.values()) + 1, init, seed)
     if donor:
         surfaces = [WordReader(rebuilt.backend).surface(token) for token in rebuilt.added]
-        transplant_rows(model, reader, list(pieces), surfaces, donor)
+        new_rows.transplant_rows(model, reader, list(pieces), surfaces, donor)
     if module_share is not None:
         add_exbert(model, module_share, max(old.values()) + 1, seed)
-    rows = embedding_rows(model)
+    rows = new_rows.embedding_rows(model)
     settings = {**read_json(pretrained.model / CONFIG), "vocab_size": rows}
     if entries := additions_of(model.config):
         settings[KEY] = entries
     write_atomically(folder / CONFIG, json.dumps(settings, indent=2))
     save_tokenizer(tokenizer, rebuilt.backend, folder, pretrained.trust_remote_code)
-    save_model(folder, model.state_dict(), load_tokenizer(folder), folder, pretrained.trust_remote_code)
+    load.save_model(folder, model.state_dict(), load_tokenizer(folder), folder, pretrained.trust_remote_code)
     return rows
 
 
@@ -339,7 +337,7 @@ def pieces_in(words: Iterable[CountedWord], reader: WordReader) -> int:
     return sum(word.count * len(reader.pieces(word.word)) for word in words)
 
 
-@one_at_a_time
+@safeguards.one_at_a_time
 def write_trimmed(pretrained: Pretrained, trimmed: Trimmed, causal: bool, folder: Path) -> int:
     """Writes the model and the tokenizer without the dropped tokens, and returns the number of removed parameters.
 
@@ -351,11 +349,11 @@ def write_trimmed(pretrained: Pretrained, trimmed: Trimmed, causal: bool, folder
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
     settings = with_new_ids(read_json(pretrained.model / CONFIG), trimmed)
     write_atomically(folder / CONFIG, json.dumps(settings, indent=2))
-    model = load_model(pretrained.model, causal, pretrained.trust_remote_code)
+    model = load.load_model(pretrained.model, causal, pretrained.trust_remote_code)
     before = model.num_parameters()
     keep_rows(model, trimmed.kept)
     save_tokenizer(tokenizer, trimmed.backend, folder, pretrained.trust_remote_code)
-    save_model(folder, model.state_dict(), load_tokenizer(folder), folder, pretrained.trust_remote_code)
+    load.save_model(folder, model.state_dict(), load_tokenizer(folder), folder, pretrained.trust_remote_code)
     return before - model.num_parameters()
 
 

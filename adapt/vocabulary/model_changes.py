@@ -14,9 +14,8 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from adapt.config import Config, VocabularyConfig
-from adapt.model.load import model_class, save_model
+from adapt.model import load, safeguards
 from adapt.model.locate import CONFIG, Pretrained, read_json
-from adapt.model.safeguards import one_at_a_time, quiet
 from adapt.model.size import ALIASES
 from adapt.model.tokenize.piece_tokenizer import IDS
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer
@@ -24,7 +23,7 @@ from adapt.model.tokenizer import load_config, load_text_tokenizer, load_tokeniz
 from adapt.runner.files import write_atomically
 from adapt.support.errors import DataError, ModelError
 from adapt.terminal.console import log
-from adapt.vocabulary import analysis
+from adapt.vocabulary import analysis, trimming
 from adapt.vocabulary.analysis import parameters_and_compute
 from adapt.vocabulary.extension import (
     Reached,
@@ -34,7 +33,6 @@ from adapt.vocabulary.extension import (
     write_extended,
     write_trimmed,
 )
-from adapt.vocabulary.trimming import renumbered, trim_tokenizer
 from adapt.vocabulary.vocabulary_results import Extended, TrimmedVocabulary, empty_corpus
 from adapt.vocabulary.word_reader import CountedWord, WordReader, count_chunks, count_words
 
@@ -174,7 +172,7 @@ def trim_model(
     if not used:
         raise empty_corpus(", ".join(domains))
     tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
-    trimmed = trim_tokenizer(tokenizer.backend_tokenizer, used, tokenizer.all_special_ids)
+    trimmed = trimming.trim_tokenizer(tokenizer.backend_tokenizer, used, tokenizer.all_special_ids)
     removed = write_trimmed(start, trimmed, config.objective.kind == "causal", folder)
     compute = parameters_and_compute(start.model, folder, config, 0.0)[1]
     return TrimmedVocabulary(len(tokenizer), len(trimmed.kept), len(used), removed, compute)
@@ -190,7 +188,7 @@ DIMENSIONS = {
 """Dimensions of the BERT models of Turc et al. (arXiv 1908.08962), keyed by name."""
 
 
-@one_at_a_time
+@safeguards.one_at_a_time
 def write_scratch(
     pretrained: Pretrained, texts: Iterable[str], size: int | None, dimensions: str | None, seed: int, folder: Path
 ) -> tuple[int, int]:
@@ -208,18 +206,18 @@ def write_scratch(
         ModelError: the dimensions cannot be set, or the model cannot be saved.
     """
     old = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
-    with quiet():
+    with safeguards.quiet():
         new: PreTrainedTokenizerFast = old.train_new_from_iterator(texts, size or len(old), show_progress=False)
     settings = _resized(read_json(pretrained.model / CONFIG), dimensions, pretrained.model)
     words = new.get_vocab()
     ids = {number: words[token] for token, number in old.get_vocab().items() if token in words}
-    settings = {**settings, **renumbered(settings, ids), "vocab_size": len(new)}
+    settings = {**settings, **trimming.renumbered(settings, ids), "vocab_size": len(new)}
     write_atomically(folder / CONFIG, json.dumps(settings, indent=2))
     config = load_config(folder, pretrained.trust_remote_code)
-    with quiet(), torch.random.fork_rng():
+    with safeguards.quiet(), torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = model_class(config).from_config(config, dtype=torch.float32)
-        save_model(folder, model.state_dict(), new, folder, pretrained.trust_remote_code)
+        model = load.model_class(config).from_config(config, dtype=torch.float32)
+        load.save_model(folder, model.state_dict(), new, folder, pretrained.trust_remote_code)
     return len(new), int(model.num_parameters())
 
 

@@ -24,11 +24,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from adapt.config import Config
-from adapt.model.load import load_base, load_model, read_base, save_model
+from adapt.model import load, safeguards, states
 from adapt.model.locate import Pretrained
 from adapt.model.packing.packed import Packed
-from adapt.model.safeguards import quiet
-from adapt.model.states import last_hidden_state
 from adapt.model.tokenize.piece_tokenizer import IDS
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer
 from adapt.model.tokenizer import load_text_tokenizer, load_tokenizer
@@ -85,7 +83,7 @@ def add_rows(model: PreTrainedModel, pieces: Mapping[int, Sequence[int]], known:
         seed: seed of random rows.
     """
     size = max(embedding_rows(model), max(pieces) + 1)
-    with quiet():
+    with safeguards.quiet():
         model.resize_token_embeddings(size, mean_resizing=False)
     of_embeddings, of_head, of_biases = INITS[init]
     embeddings, head = embedding_table(model), model.get_output_embeddings()
@@ -186,7 +184,7 @@ def transplant_rows(
         ModelError: the donor cannot be loaded, or shares no token with the model.
     """
     other = WordReader(load_text_tokenizer(donor).backend_tokenizer)
-    given = embedding_table(read_base(donor.model, donor.trust_remote_code)).detach().numpy()
+    given = embedding_table(load.read_base(donor.model, donor.trust_remote_code)).detach().numpy()
     ours, theirs = reader.keys(), other.keys()
     both = sorted(ours.keys() & theirs.keys())
     if not both:
@@ -297,8 +295,8 @@ def state_error(
     theirs = _joined([torch.tensor(ids) for ids in old], device)
     ours = _joined([torch.from_numpy(snippet) for snippet in batch], device)
     with torch.no_grad():
-        target = last_hidden_state(teacher, theirs)[torch.from_numpy(np.concatenate(places)).to(device)]
-    found = last_hidden_state(student, ours)[torch.from_numpy(np.concatenate(shared)).to(device)]
+        target = states.last_hidden_state(teacher, theirs)[torch.from_numpy(np.concatenate(places)).to(device)]
+    found = states.last_hidden_state(student, ours)[torch.from_numpy(np.concatenate(shared)).to(device)]
     return torch.nn.functional.mse_loss(found, target) if len(found) else found.sum()
 
 
@@ -402,10 +400,10 @@ def distil_rows(
     asked, causal = config.vocabulary, config.objective.kind == "causal"
     snippets = list(snippets_of(_documents(extended, texts), pieces, asked.snippets))
     random.Random(config.seed).shuffle(snippets)
-    student = load_base(extended.model, extended.trust_remote_code)
-    known = load_base(teacher.model, teacher.trust_remote_code)
+    student = load.load_base(extended.model, extended.trust_remote_code)
+    known = load.load_base(teacher.model, teacher.trust_remote_code)
     found = match_states(known, student, pieces, snippets, asked.learning_rate, causal, _device())
-    model = load_model(extended.model, causal, extended.trust_remote_code)
+    model = load.load_model(extended.model, causal, extended.trust_remote_code)
     with torch.no_grad():
         embedding_table(model)[list(pieces)] = embedding_table(student)[list(pieces)].cpu()
     _save(extended, model, folder)
@@ -420,7 +418,7 @@ def warm_rows(
     For arguments see `distil_rows`.
     """
     asked, causal = config.vocabulary, config.objective.kind == "causal"
-    model = load_model(extended.model, causal, extended.trust_remote_code)
+    model = load.load_model(extended.model, causal, extended.trust_remote_code)
     tokenizer = load_tokenizer(extended.model, extended.tokenizer, extended.trust_remote_code)
     # Single tokens are masked, because words, spans and entities are only marked in prepared text.
     objective = make(replace(config.objective, kind="causal" if causal else "mlm"), tokenizer, config.seed)
@@ -439,7 +437,7 @@ def _documents(pretrained: Pretrained, texts: Iterable[str]) -> Iterator[np.ndar
 
 def _save(extended: Pretrained, model: torch.nn.Module, folder: Path) -> None:
     tokenizer = load_tokenizer(extended.model, extended.tokenizer, extended.trust_remote_code)
-    save_model(extended.model, model.state_dict(), tokenizer, folder, extended.trust_remote_code)
+    load.save_model(extended.model, model.state_dict(), tokenizer, folder, extended.trust_remote_code)
 
 
 def _device() -> torch.device:

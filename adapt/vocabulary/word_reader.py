@@ -23,9 +23,7 @@ from adapt.corpus.files.manifest import Manifest, items_of
 from adapt.corpus.heldout import Measured, in_share, keys_of
 from adapt.corpus.sample_order import permute
 from adapt.corpus.screening import PASS, Screen, Tally, check_few_bad, item_texts, local_screen
-from adapt.model.tokenize.cuts import cut, table_of
-from adapt.model.tokenize.piece_tokenizer import plain_of
-from adapt.model.tokenize.text_tokenizer import allowed_rules, plain_words, probes
+from adapt.model.tokenize import cuts, piece_tokenizer, text_tokenizer
 
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 """Pattern of pieces that stand for a single byte, such as `<0x0A>`, in tokenizers that fall back to bytes."""
@@ -205,12 +203,12 @@ def by_piece(chunks: Mapping[str, int], reader: WordReader) -> Counter[str] | No
     Returns:
         The number of occurrences of each word; None if chunks cannot be cut into parts with this tokenizer.
     """
-    texts = probes(reader.backend)
-    rules = allowed_rules(reader.backend, texts)
+    texts = text_tokenizer.probes(reader.backend)
+    rules = text_tokenizer.allowed_rules(reader.backend, texts)
     if not rules:
         return None
-    plain = plain_of(reader.backend, plain_words(texts))
-    found = cut([reader.lead + chunk for chunk in chunks], table_of(rules))
+    plain = piece_tokenizer.plain_of(reader.backend, text_tokenizer.plain_words(texts))
+    found = cuts.cut([reader.lead + chunk for chunk in chunks], cuts.table_of(rules))
     times = np.fromiter(chunks.values(), np.int64, len(chunks)).repeat(np.diff(found.firsts))
     totals = np.bincount(found.pieces.indices.to_numpy(), weights=times).astype(np.int64).tolist()
     counts: Counter[str] = Counter()

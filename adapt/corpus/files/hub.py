@@ -6,12 +6,10 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from adapt.config import CorpusConfig
-from adapt.corpus.files.delimited import are_enclosing
-from adapt.corpus.files.filesystem import retried
+from adapt.corpus.files import delimited, filesystem, storage
 from adapt.corpus.files.formats import SUFFIXES, Bad, format_of
 from adapt.corpus.files.lines import lines
 from adapt.corpus.files.records import TEXT_FIX, Reading, texts
-from adapt.corpus.files.storage import broken_files, opened
 from adapt.support.errors import AdaptError, DataError, StorageError
 from adapt.support.paths import user_path
 
@@ -117,9 +115,9 @@ def _check_quotes(corpus: CorpusConfig, commit: str, reading: Reading, shards: i
     if len(files) == shards:
         files = [files[reading.start]]
     for file in files if len(files) == 1 or not reading.start else []:
-        with broken_files(file), opened(file, format_of(file)[1]) as content:
+        with storage.broken_files(file), storage.opened(file, format_of(file)[1]) as content:
             raw = lines(content, 0, None, reading.max_bytes)
-            are_enclosing(raw, mark.encode(), reading.max_bytes, file, by_default=True)
+            delimited.are_enclosing(raw, mark.encode(), reading.max_bytes, file, by_default=True)
 
 
 @lru_cache(maxsize=4)
@@ -165,7 +163,7 @@ def _tried(action: Callable[[], T], repository: str) -> T:
         with _in_words(repository, outage_passes=True):
             return action()
 
-    return retried(attempt, f"the dataset {repository}")
+    return filesystem.retried(attempt, f"the dataset {repository}")
 
 
 def _is_outage(error: BaseException) -> bool:
