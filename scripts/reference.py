@@ -162,7 +162,7 @@ def pages() -> dict[str, str]:
 
 
 FAMILIES: dict[str, str] = json.loads((ROOT / "scripts" / "families.json").read_text("utf-8"))
-"""How each model family (`model_type`) takes documents. `tests/model/test_families.py` checks it against the code."""
+"""How each model family (`model_type`) takes documents. `python -m scripts.families` writes the file."""
 
 
 def families_page() -> str:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from adapt.model.packing.padded import trunk_of
 from adapt.model.sparse_prediction import loss_at, losses_at
 from adapt.model.states import last_hidden_state
 from adapt.support.errors import ModelError
+from scripts import families
 from scripts.reference import FAMILIES
 from tests.model.tiny_families import VOCABULARY, tiny_config, tiny_model
 
@@ -44,7 +46,7 @@ def test_a_family_takes_documents_as_the_table_says_and_keeps_them_apart(family:
         logits = torch.cat([plain(input_ids=text[None]).logits[0] for text in texts]).float()
         states = torch.cat([trunk_of(plain)(input_ids=text[None]).last_hidden_state[0] for text in texts])
     expected = cross_entropy(logits, targets, reduction="none")
-    assert keep_documents_apart(model) == FAMILIES[family]
+    assert keep_documents_apart(model) == FAMILIES[family], "run python -m scripts.families"
     packed = Packed.joined(*map(Packed.single, texts))
     positions = torch.arange(0, packed.tokens, 2)
     losses = losses_at(model, packed, positions, targets[positions])
@@ -76,3 +78,16 @@ def test_other_families_are_refused_with_the_reason_in_the_table(family: str, tm
     (tmp_path / "config.json").write_text(json.dumps(tiny_config(family).to_dict()))
     with pytest.raises(ModelError, match=FAMILIES[family].removeprefix("refused: ")):
         check_loads(tmp_path, None)
+    assert families.outcome(family) == FAMILIES[family], "run python -m scripts.families"
+
+
+def test_the_script_writes_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert families.FILE.read_text("utf-8") == families.written(FAMILIES)
+    monkeypatch.setattr(families, "FILE", tmp_path / "families.json")
+    monkeypatch.setattr(families, "FAMILIES", {"roberta": "padded"})
+    for arguments in ([], ["--add", "bart", "convbert"]):
+        monkeypatch.setattr(sys, "argv", ["families", *arguments])
+        families.main()
+        monkeypatch.setattr(families, "FAMILIES", json.loads(families.FILE.read_text("utf-8")))
+    expected = {family: FAMILIES[family] for family in ("bart", "convbert", "roberta")}
+    assert families.FILE.read_text("utf-8") == families.written(expected)
