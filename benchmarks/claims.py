@@ -12,14 +12,12 @@ from dataclasses import replace
 
 from scipy.stats import permutation_test, spearmanr
 
-from adapt.chain.chain_file import read_chain, read_command
-from adapt.chain.chain_nodes import expand_chain
-from adapt.chain.chain_stages import build_chain, study
 from adapt.evaluate.compared_models import ModelsCompared
 from adapt.show.report.study import Study
 from adapt.show.report.study_results import collect
 from adapt.show.report.task_comparison import RecipeCompared, compare_all
 from adapt.statistics.comparison import points, verdict
+from benchmarks.finished_chain import read_finished
 
 Line = tuple[str, str, str]
 """A row of the table: a claim, its verdict, and the differences or correlations behind it."""
@@ -111,9 +109,7 @@ def loss_matrix(found: Study) -> Iterator[Line]:
 
 
 def main() -> None:
-    command = read_command(["report", *sys.argv[1:]])
-    recipe = read_chain(command.file, command.let, command.common)
-    found = study(recipe.name, recipe.baseline, build_chain(expand_chain(recipe, command.only)))
+    _, found = read_finished(sys.argv[1:])
     print("| claim | here | figures |\n|---|---|---|")
     for part in (gains, forgetting, loss_matrix, harder_tasks):
         for claim, state, figures in part(found):

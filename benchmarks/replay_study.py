@@ -15,13 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from adapt.chain.chain_file import read_chain, read_command
-from adapt.chain.chain_nodes import expand_chain
-from adapt.chain.chain_stages import build_chain, study
-from adapt.show.blocks import NONE, Cell, Section, Table
-from adapt.show.renderers import render_markdown
+from adapt.show.blocks import NONE, Cell, Table
 from adapt.show.report.study import Study
 from adapt.statistics.comparison import Comparison, p_value, paired
+from benchmarks.finished_chain import print_tables, read_finished, split_file
 
 CHOOSING = "1001"
 """The seed whose losses decide the learning rates. The other seeds give the results."""
@@ -134,23 +131,16 @@ def write(found: Losses, best: Mapping[str, str], compared: Differences, file: P
 
 
 def main() -> None:
-    arguments, file = sys.argv[1:], None
-    if "--json" in arguments[:-1]:
-        place = arguments.index("--json")
-        file = Path(arguments[place + 1])
-        del arguments[place : place + 2]
-    command = read_command(["report", *arguments])
-    recipe = read_chain(command.file, command.let, command.common)
-    finished = study(recipe.name, recipe.baseline, build_chain(expand_chain(recipe, command.only)))
+    file, arguments = split_file("--json", sys.argv[1:])
+    chain, finished = read_finished(arguments)
     found = losses(finished)
     if not found:
-        raise SystemExit(f"no model of {command.file} has been adapted: {len(finished.missing)} stages have not run")
+        raise SystemExit(f"no model of {chain.name} has been adapted: {len(finished.missing)} stages have not run")
     best = best_rates(found)
     chosen = at_best(found, best)
     compared = differences(chosen)
     tables = [by_rate(found, best), of_recipes(chosen, best), compared_table(compared)]
-    about = f"{len(finished.entries)} stages, {len(finished.missing)} not run"
-    print(render_markdown(recipe.name, about, [Section("Replayed text", [table for table in tables if table.rows])]))
+    print_tables(finished, "Replayed text", [table for table in tables if table.rows])
     if file:
         write(found, best, compared, file)
 

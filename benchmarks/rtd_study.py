@@ -7,19 +7,15 @@ over MLM, paired by seed.
 python -m benchmarks.rtd_study benchmarks/rtd_study.yaml [--csv FILE] [options of dontstop chain]
 """
 
-import argparse
-import csv
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from adapt.chain.chain_file import read_chain, read_command
-from adapt.chain.chain_nodes import expand_chain
-from adapt.chain.chain_stages import build_chain, study
-from adapt.show.blocks import Cell, Section, Table
-from adapt.show.renderers import render_markdown
+from adapt.show.blocks import Cell, Table
 from adapt.show.report.study import Study
+from benchmarks.finished_chain import print_tables, read_finished, split_file, write_csv
 from benchmarks.selection_study import Found, gains
 
 NONE, MLM = "none", "mlm"
@@ -68,8 +64,7 @@ def scores(finished: Study) -> Scores:
 def write_scores(found: Scores, file: Path) -> None:
     """Writes the dev and test scores of all fine-tuning runs as CSV."""
     rows = [(*key, *run) for key, runs in found.items() for run in runs]
-    with file.open("w", newline="") as opened:
-        csv.writer(opened, lineterminator="\n").writerows([("recipe", "rate", "task", "seed", "dev", "test"), *rows])
+    write_csv(("recipe", "rate", "task", "seed", "dev", "test"), rows, file)
 
 
 def best_rates(found: Scores) -> dict[str, str]:
@@ -116,21 +111,16 @@ def show_study(title: str, trained: Callable[[Study], Table], baselines: Sequenc
         trained: makes the table of the training runs.
         baselines: recipes with which the other recipes are compared. If empty, the baseline of the chain file is used.
     """
-    parser = argparse.ArgumentParser(allow_abbrev=False)
-    parser.add_argument("--csv", type=Path)
-    own, options = parser.parse_known_args()
-    command = read_command(["report", *options])
-    recipe = read_chain(command.file, command.let, command.common)
-    finished = study(recipe.name, recipe.baseline, build_chain(expand_chain(recipe, command.only)))
+    file, arguments = split_file("--csv", sys.argv[1:])
+    chain, finished = read_finished(arguments)
     found = scores(finished)
     if not found:
-        raise SystemExit(f"nothing of {command.file} has been fine-tuned: {len(finished.missing)} stages have not run")
-    if own.csv:
-        write_scores(found, own.csv)
+        raise SystemExit(f"nothing of {chain.name} has been fine-tuned: {len(finished.missing)} stages have not run")
+    if file:
+        write_scores(found, file)
     chosen = at_best(found, best_rates(found))
-    compared = [gains(chosen, name) for name in baselines or [recipe.baseline] if name in chosen.scores]
-    about = f"{len(finished.entries)} stages, {len(finished.missing)} not run"
-    print(render_markdown(recipe.name, about, [Section(title, [trained(finished), by_rate(found), *compared])]))
+    compared = [gains(chosen, name) for name in baselines or [chain.baseline] if name in chosen.scores]
+    print_tables(finished, title, [trained(finished), by_rate(found), *compared])
 
 
 if __name__ == "__main__":

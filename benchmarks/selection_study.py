@@ -13,15 +13,12 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 from scipy.stats import rankdata
 
-from adapt.chain.chain_file import read_chain, read_command
-from adapt.chain.chain_nodes import expand_chain
-from adapt.chain.chain_stages import build_chain, study
-from adapt.show.blocks import NONE, Cell, Section, Table
-from adapt.show.renderers import render_markdown
+from adapt.show.blocks import NONE, Cell, Table
 from adapt.show.report.study import Study
 from adapt.stage.select_documents import SelectionJudged
 from adapt.statistics.comparison import p_value, paired, points
 from adapt.statistics.seeds import CONFIDENCE, spread
+from benchmarks.finished_chain import print_tables, read_finished
 
 MEAN = "mean of tasks"
 FIGURES = ("kl_reduction", "auc", "shared_words", "distinct", "distance")
@@ -181,25 +178,22 @@ def correlation(groups: Sequence[int], pairs: Sequence[np.ndarray]) -> tuple[flo
 
 
 def main() -> None:
-    command = read_command(["report", *sys.argv[1:]])
-    recipe = read_chain(command.file, command.let, command.common)
-    finished = study(recipe.name, recipe.baseline, build_chain(expand_chain(recipe, command.only)))
+    chain, finished = read_finished(sys.argv[1:])
     found = found_in(finished)
     if not found.scores:
-        raise SystemExit(f"nothing of {command.file} has been fine-tuned: {len(finished.missing)} stages have not run")
+        raise SystemExit(f"nothing of {chain.name} has been fine-tuned: {len(finished.missing)} stages have not run")
     kinds = {
         name: str(attributes["kind"])
-        for name, attributes in recipe.sets["recipe"].items()
-        if attributes and attributes["kind"] and name != recipe.baseline
+        for name, attributes in chain.sets["recipe"].items()
+        if attributes and attributes["kind"] and name != chain.baseline
     }
-    other = [name for name in found.scores if name != recipe.baseline and name == "TAPT"]
+    other = [name for name in found.scores if name != chain.baseline and name == "TAPT"]
     tables = [
-        *(gains(found, name) for name in (recipe.baseline, *other)),
+        *(gains(found, name) for name in (chain.baseline, *other)),
         selected(found),
-        predicted(found, recipe.baseline, kinds),
+        predicted(found, chain.baseline, kinds),
     ]
-    about = f"{len(finished.entries)} stages, {len(finished.missing)} not run"
-    print(render_markdown(recipe.name, about, [Section("Selections", [table for table in tables if table])]))
+    print_tables(finished, "Selections", tables)
 
 
 if __name__ == "__main__":

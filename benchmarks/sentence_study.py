@@ -2,14 +2,15 @@
 
 An arm is a way of training. Each arm is reported at the learning rate with the best mean nDCG@10 on the dev pairs. The
 tables have the measures on the test pairs, and the differences between arms with 95% bootstrap intervals over queries.
-The value of a query is averaged over seeds.
+The value of a query is averaged over seeds. With `--csv FILE`, also writes the measures of each run, as means over
+queries.
 
-python -m benchmarks.sentence_study benchmarks/sentence_study.yaml [options of dontstop chain]
+python -m benchmarks.sentence_study benchmarks/sentence_study.yaml [--csv FILE] [options of dontstop chain]
 """
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -17,15 +18,12 @@ from typing import Final
 
 import numpy as np
 
-from adapt.chain.chain_file import read_chain, read_command
-from adapt.chain.chain_nodes import expand_chain
-from adapt.chain.chain_stages import build_chain, study
 from adapt.evaluate.measure_model import with_interval
 from adapt.evaluate.measurements import MEASURES
 from adapt.evaluate.retrieval import QUERIES_FILE
-from adapt.show.blocks import Cell, Section, Table
-from adapt.show.renderers import render_markdown
+from adapt.show.blocks import Cell, Table
 from adapt.show.report.study import Study
+from benchmarks.finished_chain import print_tables, read_finished, split_file, write_csv
 
 BASE = "base"
 """Name of the untrained arm: the base model, from which all other arms start."""
@@ -120,16 +118,24 @@ def rates(found: Measured) -> Table:
     return Table(["arm", "learning rate", MEASURES[CHOSEN_BY]], rows, "Learning rates, on the dev pairs")
 
 
+def runs(found: Measured) -> Iterator[tuple[str | float, ...]]:
+    """Yields the arm, learning rate, seed, split and measures of each run. Measures are means over queries."""
+    for arm, by_rate in found.queries.items():
+        for rate, splits in by_rate.items():
+            for split, seeds in splits.items():
+                for seed, values in seeds.items():
+                    yield arm, rate, seed, split, *(float(values[measure].mean()) for measure in MEASURES)
+
+
 def main() -> None:
-    command = read_command(["report", *sys.argv[1:]])
-    recipe = read_chain(command.file, command.let, command.common)
-    finished = study(recipe.name, recipe.baseline, build_chain(expand_chain(recipe, command.only)))
+    file, arguments = split_file("--csv", sys.argv[1:])
+    chain, finished = read_finished(arguments)
     found = measured_in(finished)
     if not found.queries:
-        raise SystemExit(f"nothing of {command.file} has run: {len(finished.missing)} stages are missing")
-    about = f"{len(finished.entries)} stages, {len(finished.missing)} not run"
-    tables = [arms(found), differences(found), rates(found)]
-    print(render_markdown(recipe.name, about, [Section("Sentence vectors", tables)]))
+        raise SystemExit(f"nothing of {chain.name} has run: {len(finished.missing)} stages are missing")
+    if file:
+        write_csv(("arm", "rate", "seed", "split", *MEASURES), runs(found), file)
+    print_tables(finished, "Sentence vectors", [arms(found), differences(found), rates(found)])
 
 
 if __name__ == "__main__":

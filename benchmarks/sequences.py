@@ -12,13 +12,11 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
-from adapt.chain.chain_file import read_chain, read_command
-from adapt.chain.chain_nodes import expand_chain
-from adapt.chain.chain_stages import build_chain, study
 from adapt.show.blocks import Section, Table
 from adapt.show.renderers import render_markdown
 from adapt.show.report.sequence_runs import Sequences, compare_methods, sequences_of
 from adapt.show.report.sequence_tables import by_task, every_run, methods, sequence_costs, sequence_differences
+from benchmarks.finished_chain import read_finished
 
 
 def tables(sequences: Sequences) -> list[Table]:
@@ -43,15 +41,13 @@ def _baselines(sequences: Sequences) -> Iterator[Sequences]:
 
 
 def main() -> None:
-    command = read_command(["report", *sys.argv[1:]])
-    recipe = read_chain(command.file, command.let, command.common)
-    found = study(recipe.name, recipe.baseline, build_chain(expand_chain(recipe, command.only)))
+    chain, found = read_finished(sys.argv[1:])
     sequences = sequences_of(found)
     if not sequences.methods:
-        raise SystemExit(f"no sequence of {command.file} has finished: {len(found.missing)} stages have not run")
+        raise SystemExit(f"no sequence of {chain.name} has finished: {len(found.missing)} stages have not run")
     runs = sum(map(len, sequences.methods.values()))
     about = f"{runs} sequences, {len(found.missing)} stages not run"
-    print(render_markdown(recipe.name, about, [Section("Sequences", tables(sequences))]))
+    print(render_markdown(chain.name, about, [Section("Sequences", tables(sequences))]))
 
 
 if __name__ == "__main__":

@@ -11,15 +11,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from adapt.chain.chain_file import read_chain, read_command
-from adapt.chain.chain_nodes import expand_chain
-from adapt.chain.chain_stages import build_chain, study
 from adapt.evaluate.measurements import LossChange
-from adapt.show.blocks import NONE, Cell, Section, Table
-from adapt.show.renderers import render_markdown
+from adapt.show.blocks import NONE, Cell, Table
 from adapt.show.report.study import Study
 from adapt.stage.ensemble import EnsembleRow
 from adapt.statistics.comparison import paired
+from benchmarks.finished_chain import print_tables, read_finished
 
 CORPORA = {"cs": "cs_acl_abstracts", "pubmed": "biomed_pubmed"}
 SIZES = (1, 3, 10)
@@ -98,11 +95,8 @@ def decay_gains(finished: Study) -> Table:
 
 def show(arguments: list[str]) -> None:
     """Prints the tables of a finished chain."""
-    command = read_command(["report", *arguments])
-    recipe = read_chain(command.file, command.let, command.common)
-    finished = study(recipe.name, recipe.baseline, build_chain(expand_chain(recipe, command.only)))
-    about = f"{len(finished.entries)} stages, {len(finished.missing)} not run"
-    print(render_markdown(recipe.name, about, [Section("Small corpora", [losses(finished), decay_gains(finished)])]))
+    _, finished = read_finished(arguments)
+    print_tables(finished, "Small corpora", [losses(finished), decay_gains(finished)])
 
 
 def main() -> None:

@@ -11,16 +11,13 @@ import sys
 
 import numpy as np
 
-from adapt.chain.chain_file import read_chain, read_command
-from adapt.chain.chain_nodes import expand_chain
-from adapt.chain.chain_stages import build_chain, study
-from adapt.show.blocks import NONE, Cell, Section, Table
-from adapt.show.renderers import render_markdown
+from adapt.show.blocks import NONE, Cell, Table
 from adapt.show.report.study import Study
 from adapt.stage.export_model import Adapted
 from adapt.statistics.comparison import paired
 from adapt.statistics.seeds import CONFIDENCE
 from adapt.vocabulary.vocabulary_results import Extended
+from benchmarks.finished_chain import print_tables, read_finished
 from benchmarks.selection_study import Found, gains
 
 BASE, DAPT = "base", "DAPT"
@@ -113,16 +110,13 @@ def _share(found: Found, recipe: str, domain: str) -> Cell:
 
 
 def main() -> None:
-    command = read_command(["report", *sys.argv[1:]])
-    recipe = read_chain(command.file, command.let, command.common)
-    finished = study(recipe.name, recipe.baseline, build_chain(expand_chain(recipe, command.only)))
+    chain, finished = read_finished(sys.argv[1:])
     if not finished.entries:
-        raise SystemExit(f"nothing of {command.file} has run: {len(finished.missing)} stages are left")
+        raise SystemExit(f"nothing of {chain.name} has run: {len(finished.missing)} stages are left")
     found = scores(finished)
     against = [gains(found, baseline) for baseline in (BASE, DAPT) if baseline in found.scores]
     tables = [losses(finished), saved(finished), *against, shares(found)]
-    about = f"{len(finished.entries)} stages, {len(finished.missing)} not run"
-    print(render_markdown(recipe.name, about, [Section("Vocabularies", [table for table in tables if table])]))
+    print_tables(finished, "Vocabularies", tables)
 
 
 if __name__ == "__main__":

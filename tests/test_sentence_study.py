@@ -1,6 +1,8 @@
 """Tests `benchmarks/sentence_study.py` on synthetic records, and the pairs from `benchmarks/sentence_pairs.py`."""
 
+import csv
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from adapt.chain.chain_nodes import expand_chain
 from adapt.evaluate.measurements import Estimate, MeasureChange, RetrievalChange, Retrieved
 from adapt.evaluate.retrieval import QUERIES_FILE
 from adapt.show.report.study import Entry, Study
+from benchmarks import sentence_study
 from benchmarks.sentence_pairs import pairs_of
 from benchmarks.sentence_study import BASE, arms, differences, measured_in, rates
 
@@ -66,6 +69,21 @@ def test_rates_are_chosen_on_dev_and_arms_compared_on_test(study: Study) -> None
     for name, gain in (("MLM - base", 0.05), ("TSDAE - base", 0.2), ("TSDAE - MLM", 0.15)):
         assert float(by_name[name].text) == pytest.approx(gain, abs=0.005)  # type: ignore[union-attr]
     assert len(rates(found).rows) == 5
+
+
+def test_the_measures_of_each_run_are_written(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "runs.csv"
+    monkeypatch.setattr(sys, "argv", ["sentence_study", "chain.yaml", "--csv", str(file)])
+    monkeypatch.setattr(sentence_study, "read_finished", lambda arguments: (read_chain(str(FILE)), study))
+    sentence_study.main()
+    assert "Differences between arms" in capsys.readouterr().out
+    rows = list(csv.DictReader(file.open()))
+    assert len(rows) == (3 * len(GAINS) + 1) * 2  # three seeds per arm and rate, the base model, and two splits
+    run = measured_in(study).queries["TSDAE"]["low"]["test"]["1"]
+    [row] = [row for row in rows if [*row.values()][:4] == ["TSDAE", "low", "1", "test"]]
+    assert {measure: float(row[measure]) for measure in run} == {name: values.mean() for name, values in run.items()}
 
 
 def test_the_chain_has_every_arm_with_equal_tokens() -> None:
