@@ -13,7 +13,7 @@ from adapt.model.architecture import is_decoder_folder, max_sequence_length
 from adapt.model.locate import Pretrained, locate, model_files, tokenizer_files
 from adapt.model.start import Start
 from adapt.runner import Stage
-from adapt.stage.add_head import RedrawTop
+from adapt.stage.add_head import RedrawTop, has_untrained_head
 from adapt.stage.context import Context
 from adapt.stage.generate_text import FilterTexts, Generate, Synthesize, cleaning_of
 from adapt.stage.prepare_text import Prepare, Prepared, PrepareTexts
@@ -108,7 +108,7 @@ def _own_model(base: Start, config: Config) -> Start:
     """Returns the job's model before its top layers were reinitialized."""
     start = base.training.start if isinstance(base.training, RedrawTop) else base
     kind = config.mixture.replay_kind
-    if start.head is not None and start.training is start.head:
+    if has_untrained_head(start):
         raise ConfigError(
             f"mixture.replay_kind is {kind}, but the model's head is new and untrained (model.head), so it"
             " cannot generate text",

@@ -175,3 +175,15 @@ class TurnDecoder(Stage[Turned]):
         from adapt.model.rebuilt_model import write_turned
 
         return Outcome(Turned(*write_turned(self.start.made(done), folder)))
+
+
+def has_untrained_head(start: Start) -> bool:
+    """Returns whether a model's head is new, and no training run followed the stage that added it (`model.head: new`).
+
+    Stages that redraw the top layers or change the vocabulary do not train the head.
+    """
+    made: Any = start.training
+    while made is not None and (isinstance(made, RedrawTop) or made == start.vocabulary):
+        start = made.start
+        made = start.training
+    return start.head is not None and made == start.head

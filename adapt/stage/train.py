@@ -18,7 +18,7 @@ from adapt.objective.table import objective_what, predicted_fraction, weighs_wor
 from adapt.ray.runtime import connect
 from adapt.runner import Done, Outcome, Record, Shown, Stage, Store
 from adapt.stage import measured_training, preflight, training_plan
-from adapt.stage.add_head import RedrawTop
+from adapt.stage.add_head import RedrawTop, has_untrained_head
 from adapt.stage.context import Context, root_of, with_teachers
 from adapt.stage.prepare_text import Prepared, Streamed
 from adapt.stage.training_result import Trained, outcome_of
@@ -182,14 +182,8 @@ class Train(Stage[Trained]):
 
     @property
     def has_new_head(self) -> bool:
-        """Whether the head has random weights when training begins, because no training run followed `model.head: new`.
-
-        A stage between that only changes the vocabulary does not train the head.
-        """
-        made: Any = self._made_by
-        if made is not None and made == self.start.vocabulary:
-            made = made.start.training
-        return self.start.head is not None and made == self.start.head
+        """Whether the head has random weights when training begins (`model.head: new`)."""
+        return has_untrained_head(self.start)
 
     @property
     def new_layers(self) -> int:
@@ -198,12 +192,8 @@ class Train(Stage[Trained]):
 
     @property
     def head_warmup(self) -> int:
-        """Number of steps in which only a new head is trained.
-
-        The number is 0 except in the first training run after the head was added.
-        """
-        is_first = self.start.head is not None and self._made_by == self.start.head
-        return self.config.model.head_warmup_steps if is_first else 0
+        """Number of steps in which only a new head is trained. 0 if the head was already trained."""
+        return self.config.model.head_warmup_steps if self.has_new_head else 0
 
     @property
     def length_matters(self) -> str:

@@ -4,18 +4,19 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
 from transformers import MPNetConfig, MPNetForMaskedLM
 
-from adapt.config import Config, ModelConfig, PhaseConfig, StorageConfig
+from adapt.config import Config, MixtureConfig, ModelConfig, PhaseConfig, StorageConfig
 from adapt.evaluate.measure_model import trained_on
-from adapt.job.measuring_jobs import extend
+from adapt.job.measuring_jobs import extend, trim
 from adapt.job.training_jobs import dapt_stages
 from adapt.model.locate import Pretrained
 from adapt.model.start import Start
-from adapt.runner import Store, ensure
+from adapt.runner import Stage, Store, ensure
 from adapt.runner.record import load_record
 from adapt.stage.add_head import AddHead, RedrawTop, TurnDecoder
 from adapt.stage.context import Context
@@ -130,11 +131,29 @@ def test_nothing_is_known_of_the_text_behind_a_model_with_a_new_head(config: Con
     assert trained_on(record) is None
 
 
+def with_own_tokenizer(context: Context, stage: Stage[Any]) -> Context:
+    """Returns the context of a job that starts from the model and the tokenizer of a stage."""
+    return replace(context, start=context.start.after(stage, own_tokenizer=True))
+
+
 def test_only_the_first_training_warms_the_head_up(config: Config) -> None:
+    """Stages between that only change the vocabulary train no head."""
     context = Context.of(replace(config, model=replace(config.model, head_warmup_steps=2)))
     first = dapt_stages(context).training
     second = dapt_stages(context.starting_from(first)).training
     assert (first.head_warmup, second.head_warmup) == (2, 0)
+    trimmed = with_own_tokenizer(context, trim(context))
+    extended = with_own_tokenizer(trimmed, extend(trimmed))
+    for changed in (trimmed, extended):
+        third = dapt_stages(changed).training
+        assert (third.head_warmup, third.what()["head_warmup_steps"]) == (2, 2)
+        assert dapt_stages(changed.starting_from(third)).training.head_warmup == 0
+
+
+def test_an_untrained_head_generates_no_text_after_a_change_of_the_vocabulary(config: Config) -> None:
+    context = Context.of(replace(config, mixture=MixtureConfig(replay_kind="gibbs")))
+    with pytest.raises(ConfigError, match="the model's head is new and untrained"):
+        dapt_stages(with_own_tokenizer(context, extend(context)))
 
 
 def test_only_the_first_training_begins_with_random_parts(config: Config) -> None:
@@ -146,7 +165,7 @@ def test_only_the_first_training_begins_with_random_parts(config: Config) -> Non
     assert (first.has_new_head, first.new_layers) == (True, 1)
     assert (second.has_new_head, second.new_layers) == (False, 1)
     assert (later.has_new_head, later.new_layers) == (False, 0)
-    extended = replace(context, start=context.start.after(extend(context), own_tokenizer=True))
+    extended = with_own_tokenizer(context, extend(context))
     assert dapt_stages(extended).training.has_new_head
     assert not dapt_stages(extended.starting_from(dapt_stages(extended).training)).training.has_new_head
 
