@@ -6,12 +6,12 @@ rate. Before a model is loaded, the names are read from the headers of its weigh
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from adapt.config import TrainingConfig
-from adapt.model.architecture import PATTERNS, layer_list
+from adapt.model.architecture import layer_list
 from adapt.model.locate import CONFIG, read_json
 from adapt.model.size import IN_LAYER, TABLE, ModelSize, tensor_shapes
 from adapt.support.errors import ConfigError, nearest
@@ -19,6 +19,9 @@ from adapt.support.errors import ConfigError, nearest
 EMBEDDINGS = "embeddings"
 _POOLER = re.compile(r"(^|\.)pooler\.")
 _LAYERS = re.compile(r"layers:(\d+)")
+_WILD = re.compile(r"[*?\[]")
+_BASE = "base"
+"""Prefix for names without the prefix of the base model, where a pattern does not show what the prefix is."""
 
 
 def frozen_names(names: Iterable[str], kind: str, freeze: Iterable[str]) -> set[str]:
@@ -29,14 +32,17 @@ def frozen_names(names: Iterable[str], kind: str, freeze: Iterable[str]) -> set[
         ModelError: `layers:N` is used, and the model's layers cannot be found.
     """
     names, freeze = list(names), list(freeze)
+    is_bare = _is_bare(names)  # a loaded model has the prefix, which patterns may name
     frozen: set[str] = set()
     for entry in freeze:
         if asked := _LAYERS.fullmatch(entry):
             frozen |= _lowest_layers(names, kind, int(asked[1]))
             continue
-        found = {name for name in names if _fits(name, entry, kind)}
+        first = entry.split(".")[0]
+        prefix = (_BASE if _WILD.search(first) else first) + "." if is_bare else ""
+        found = {name for name in names if _fits(prefix + name, entry)}
         if not found:
-            raise _fits_nothing(entry, names)
+            raise _fits_nothing(entry, [f"*.{name}" for name in names] if is_bare else names)
         frozen |= found
     if freeze and frozen >= set(names):
         raise ConfigError("training.freeze leaves no parameter to train", "freeze fewer parameters")
@@ -115,13 +121,15 @@ def trained_share(training: TrainingConfig, size: ModelSize) -> float:
     return 1 - sum(sizes[name] for name in frozen) / sum(sizes.values())
 
 
-def _fits(name: str, entry: str, kind: str) -> bool:
-    if entry == EMBEDDINGS:
-        return is_embedding(name)
-    layers = PATTERNS[kind].layers if kind in PATTERNS else ""
-    if layers and name.startswith(f"{layers}."):  # some checkpoints lack the base model's prefix
-        name = f"{entry.split('.')[0]}.{name}"
-    return fnmatchcase(name, entry)
+def _fits(name: str, entry: str) -> bool:
+    return is_embedding(name) if entry == EMBEDDINGS else fnmatchcase(name, entry)
+
+
+def _is_bare(names: Sequence[str]) -> bool:
+    """Whether names lack the prefix of the base model, such as `bert.`: layers and embeddings share no first part."""
+    layers = {name.split(".")[0] for name in names if IN_LAYER.search(name)}
+    tables = {name.split(".")[0] for name in names if is_embedding(name)}
+    return bool(layers and tables) and not layers & tables
 
 
 def _lowest_layers(names: list[str], kind: str, count: int) -> set[str]:

@@ -49,6 +49,15 @@ def copy_with_old_names(source: Path, folder: Path) -> Path:
     return folder
 
 
+def copy_without_head(source: Path, folder: Path) -> Path:
+    """Copies a BERT without its language-model head. Names of its weights lack the prefix `bert.`."""
+    shutil.copytree(source, folder)
+    weights = load_file(source / "model.safetensors")
+    body = {name.removeprefix("bert."): tensor for name, tensor in weights.items() if name.startswith("bert.")}
+    save_file(body, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
 def bert_config(**settings: int) -> BertConfig:
     sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
     return BertConfig(**{"vocab_size": len(WORDS) + 3, "max_position_embeddings": 32, **sizes, **settings})

@@ -24,7 +24,7 @@ from adapt.model.load import load_model
 from adapt.model.size import model_size
 from adapt.model.trainable import check_trained, frozen_names, frozen_summary, rate_factors, trained_share
 from adapt.support.errors import ConfigError, ModelError
-from tests.model.checkpoints import copy_with_old_names
+from tests.model.checkpoints import copy_with_old_names, copy_without_head
 from tests.model.families import BERT, DEBERTA, FAMILIES, plain
 
 NAMES = [
@@ -156,6 +156,20 @@ def test_checkpoints_without_the_base_models_prefix_fit_the_same_patterns(tmp_pa
     check_trained(TrainingConfig(freeze=["*.attn.*", "embeddings", "layers:1"]), tmp_path)
     with pytest.raises(ConfigError, match="matches no parameter"):
         check_trained(TrainingConfig(freeze=["transformer.h.7.*"]), tmp_path)
+    whole, training = tmp_path / "whole", TrainingConfig(freeze=["*wte*", "transformer.wpe.*"])
+    model.save_pretrained(whole)
+    assert frozen_summary(training, tmp_path).startswith("2 of 28 tensors are frozen, ")
+    assert frozen_summary(training, tmp_path) == frozen_summary(training, whole)
+
+
+def test_patterns_without_the_base_models_prefix_are_refused_early(tiny_bert: Path, tmp_path: Path) -> None:
+    """The loaded model has the prefix, so these patterns would match nothing there."""
+    copy_without_head(tiny_bert, tmp_path / "bare")
+    check_trained(TrainingConfig(freeze=["bert.embeddings.LayerNorm.*"]), tmp_path / "bare")
+    with pytest.raises(ConfigError, match="matches no parameter") as refused:
+        check_trained(TrainingConfig(freeze=["embeddings.LayerNorm.weight"]), tmp_path / "bare")
+    assert refused.value.fix == "did you mean *.embeddings.LayerNorm.weight?"
+    check_trained(TrainingConfig(freeze=["*.embeddings.LayerNorm.weight"]), tmp_path / "bare")
 
 
 def test_a_rate_of_the_embeddings_that_applies_to_no_weight_is_refused(tmp_path: Path) -> None:
