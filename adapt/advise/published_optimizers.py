@@ -24,7 +24,7 @@ class Pretraining:
 PRETRAINED = {
     "bert": Pretraining("adamw", 0.9, 0.999, 1e-6, "arXiv 1810.04805, section A.2, and its code"),
     "distilbert": Pretraining("adamw", 0.9, 0.98, 1e-6, "the code of arXiv 1910.01108"),
-    "deberta-v2": Pretraining("adamw", 0.9, 0.999, 1e-6, "arXiv 2006.03654 and its code"),
+    **dict.fromkeys(("deberta", "deberta-v2"), Pretraining("adamw", 0.9, 0.999, 1e-6, "arXiv 2006.03654 and its code")),
     "electra": Pretraining("adamw", 0.9, 0.999, 1e-6, "arXiv 2003.10555 and its code"),
     "roberta": Pretraining("adamw", 0.9, 0.98, 1e-6, "arXiv 1907.11692, table 9"),
     "modernbert": Pretraining("stable_adamw", 0.9, 0.98, 1e-6, "arXiv 2412.13663, table 3"),

@@ -276,6 +276,9 @@ def test_the_optimizer_of_pre_training_is_named_as_options() -> None:
     modern = BY_NAME["optimizer_differs"].judge(case(model=MODERN))
     assert modern
     assert modern.reason.endswith("--training.optimizer stable_adamw")
+    first = BY_NAME["optimizer_differs"].judge(case(model=ModelFacts("deberta")))
+    assert first
+    assert first.reason.endswith("--training.beta2 0.999")
     assert BY_NAME["optimizer_differs"].judge(case(model=ModelFacts("mistral"))) is None  # nothing is published
 
 
