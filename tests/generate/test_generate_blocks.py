@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from adapt.config import CorpusConfig, EvaluationSet, GenerateConfig, ResourcesConfig, SynthesizeConfig
+from adapt.corpus.cleaning import filters
 from adapt.corpus.files.formats import Bad
 from adapt.corpus.files.manifest import Slice, build_manifest, read_slice
 from adapt.corpus.heldout import keys_of
@@ -120,6 +121,28 @@ def test_filters_number_texts_like_the_search_for_copies(tmp_path: Path) -> None
         dropped |= json.loads(row["dropped"])
     assert found == [texts[0], *texts[3:]]
     assert dropped == {"longer than corpus.max_record_mib": 1}
+
+
+class FakeClassifier:
+    """Says that a text is German if it has the word `und`, and English otherwise."""
+
+    labels = ("de", "en")
+
+    def classify(self, text: str) -> tuple[str, float]:
+        return "de" if "und" in text.split() else "en", 0.9
+
+
+def test_texts_in_other_languages_are_dropped_if_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filters, "language_classifier", FakeClassifier)
+    records = [{"text": "loss of the model", "tokens": 5}, {"text": "Modell und Text", "tokens": 7}]
+    file = tmp_path / "part-00000.jsonl"
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    batch = {"item": [0], "sources": [json.dumps([asdict(Slice(str(file), 0))])]}
+    corpus = CorpusConfig(cleaning=cleaning_of(GenerateConfig(cleaning=["repetition", "language"]), CorpusConfig()))
+    ((row,),) = (table.to_pylist() for table in FilterPart(corpus, Screen())(batch))
+    assert [json.loads(line)["text"] for line in row["lines"]] == ["loss of the model"]
+    assert json.loads(row["dropped"]) == {"language de": 1}
+    assert json.loads(row["dropped_tokens"]) == {"language de": 7}
 
 
 def test_filters_drop_copies_repetition_evaluation_texts_and_text_of_measured_documents(
