@@ -195,7 +195,8 @@ class GenerateConfig:
     tokens: PositiveInt = 1_000_000
     """Number of tokens to generate, before filters drop some of the texts."""
     generator: str | None = how(None)
-    """mixture.replay_kind `decoder`: folder or Hugging Face id of the decoder that generates the text."""
+    """mixture.replay_kind `decoder`: folder or Hugging Face id of the decoder that generates the text; in a chain file
+    also the name of a stage."""
     prompts: str | list[str] = how_list()
     """Texts whose first tokens are the prompts of generated texts: paths as in corpus.paths. With an empty list,
     generation begins at the start token, as in arXiv 2605.26097. Not for `gibbs`."""
@@ -238,7 +239,8 @@ class SynthesizeConfig:
     document is rewritten."""
     formats: list[str] = field(default_factory=lambda: ["question_answer", "table", "summary", "tutorial"])
     """Formats in which every document is rewritten: names from the file `templates`. A format with `pairs: true`, such
-    as `question`, adds no training text. It writes pairs for retrieval.pairs to pairs.jsonl in the stage's folder."""
+    as `question`, adds no training text. It writes pairs for retrieval.pairs to pairs.jsonl in the folder of the stage
+    `filter`. If all formats write pairs, the model is trained on the original documents only."""
     templates: str | None = how(None)
     """YAML file with the prompt of each format, {NAME: {prompt: …, pairs: false}}, where `{document}` stands for the
     document. null uses the templates of dontstop (adapt/generate/templates.yaml)."""

@@ -1,7 +1,7 @@
 """Builds the stages that generate general text for replay, and the stages that rewrite documents of the domain."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -76,20 +76,13 @@ def generated_replay(
     generated = Generate(name, config, way, start, tokenizer, prompts)
     before = (replace(general.files, source="general"),) if general else ()
     held_out = (text.files for text in domain if isinstance(text, Prepare))
-    return _filtered(context, section, generated, unseen, measured, (*before, *held_out))
+    filtered = FilterTexts(name, config, section, generated, unseen, tuple(measured), (*before, *held_out))
+    return _prepared(context, filtered)
 
 
-def _filtered(
-    context: Context,
-    section: GenerateConfig | SynthesizeConfig,
-    generated: Generate | Synthesize,
-    unseen: TaskTexts | None,
-    measured: Sequence[Stage[Prepared]],
-    before: tuple[Files, ...],
-) -> PrepareTexts:
-    """Builds the stages that filter and tokenize generated text."""
-    kept = FilterTexts(generated.name, context.config, section, generated, unseen, tuple(measured), before)
-    return PrepareTexts.of(context, kept, context.config.corpus.heldout_fraction, measured)
+def _prepared(context: Context, kept: FilterTexts) -> PrepareTexts:
+    """Builds the stage that tokenizes generated text after filtering."""
+    return PrepareTexts.of(context, kept, context.config.corpus.heldout_fraction, kept.measured)
 
 
 def _check_section(name: str, section: GenerateConfig | SynthesizeConfig, config: Config) -> None:
@@ -130,6 +123,8 @@ def _given_generator(context: Context, generator: str | None) -> Start:
             "mixture.replay_kind is decoder, but generate.generator is not set",
             "set it to the folder or Hugging Face id of a decoder",
         )
+    if made := context.made.get(generator):
+        return made
     folder = locate(generator)
     return Start(Pretrained(folder, folder), context.digests.of_all(model_files(folder)))
 
@@ -163,10 +158,18 @@ def _prompts(context: Context, section: GenerateConfig) -> Files:
     return listed_files(context, corpus, f"{context.config.name}-prompts")
 
 
-def rephrased_sources(
-    context: Context, sources: Mapping[str, Stage[Prepared]], general: Prepare | None
-) -> dict[str, Stage[Prepared]]:
-    """Builds the stages that rewrite the documents of each source, and that prepare the results as additional sources.
+@dataclass(frozen=True)
+class Rewritten:
+    """The rewritten documents of a domain."""
+
+    sources: Mapping[str, Stage[Prepared]] = field(default_factory=dict)
+    """Rewritten text to train on, keyed by source name."""
+    pairs: tuple[FilterTexts, ...] = ()
+    """Stages that write only pairs. Empty if any configured format writes text to train on."""
+
+
+def rewritten_documents(context: Context, sources: Mapping[str, Stage[Prepared]], general: Prepare | None) -> Rewritten:
+    """Builds the stages that rewrite the documents of each source, and that filter and prepare the results.
 
     Args:
         context: context of the job.
@@ -174,7 +177,7 @@ def rephrased_sources(
         general: the general text on which losses are measured, or None.
 
     Returns:
-        The rewritten text, keyed by source name. The mapping is empty if synthesize.generator is not set.
+        The rewritten documents. There are none if synthesize.generator is not set.
     """
     config, section = context.config, context.config.synthesize
     if not section.generator:
@@ -183,13 +186,16 @@ def rephrased_sources(
                 "mixture.rephrased_fraction is set, but no document is rewritten",
                 "set synthesize.generator, or remove mixture.rephrased_fraction",
             )
-        return {}
+        return Rewritten()
     _check_section("synthesize", section, config)
-    _check_mixture(config)
-    if all(each.pairs for each in formats_of(section)):
+    only_pairs = all(each.pairs for each in formats_of(section))
+    if not only_pairs:
+        _check_mixture(config)
+    elif config.mixture.rephrased_fraction is not None:
         raise ConfigError(
-            f"synthesize.formats {', '.join(section.formats)} write only pairs, and no text to train on",
-            "add a format such as question_answer",
+            "mixture.rephrased_fraction is set, but all formats in synthesize.formats write only pairs, and no text to"
+            " train on",
+            "remove mixture.rephrased_fraction, or add a format such as question_answer",
         )
     folder = locate(section.generator)
     if not is_decoder_folder(folder):
@@ -198,7 +204,8 @@ def rephrased_sources(
             "name a decoder, such as an instruct model",
         )
     generator, digest = Pretrained(folder, folder), context.digests.of_all(model_files(folder))
-    written: dict[str, Stage[Prepared]] = {}
+    measured = (general,) if general else ()
+    kept: dict[str, FilterTexts] = {}
     for source, text in sources.items():
         if not isinstance(text, Prepare) or text.files.corpus.streaming:
             raise ConfigError(
@@ -208,10 +215,15 @@ def rephrased_sources(
         name = f"{text.name}-rephrased"
         synthesized = Synthesize(name, config, text.files, text.dedup, text.place, generator, digest)
         before = (*((replace(general.files, source="general"),) if general else ()), text.files)
-        measured = (general,) if general else ()
-        place = REPHRASED if len(sources) == 1 else f"{source} {REPHRASED}"
-        written[place] = _filtered(context, section, synthesized, None, measured, before)
-    return written
+        kept[source] = FilterTexts(name, config, section, synthesized, None, measured, before)
+    if only_pairs:
+        return Rewritten(pairs=tuple(kept.values()))
+    return Rewritten(
+        {
+            REPHRASED if len(sources) == 1 else f"{source} {REPHRASED}": _prepared(context, texts)
+            for source, texts in kept.items()
+        }
+    )
 
 
 def _check_mixture(config: Config) -> None:

@@ -12,7 +12,7 @@ from adapt.config import Config, NamedModel, TaskConfig
 from adapt.config.job_config import DAPT, TAPT_LENGTH, Kind
 from adapt.corpus.corpora import FILES, mixed_corpus
 from adapt.job import selection_job
-from adapt.job.generated_text import refuse_rewriting, rephrased_sources
+from adapt.job.generated_text import refuse_rewriting, rewritten_documents
 from adapt.job.job_run import Job
 from adapt.job.job_text import additional_text, before_training, domain_text, general_text, replayed_text
 from adapt.merge.table import MERGERS, merging_of
@@ -50,7 +50,8 @@ def dapt_stages(context: Context) -> Export:
         )
     chosen = None if uses_corpus else selection_job.selection_of_job(context, general)
     text = selection_job.selected_domain(context, chosen, general) if chosen else domain_text(context, general)
-    sources = {**text.sources, **rephrased_sources(context, text.sources, general)}
+    rewritten = rewritten_documents(context, text.sources, general)
+    sources = {**text.sources, **rewritten.sources}
     replay = replayed_text(context, general, domain=text.sources.values())
     measured = {"domain": text.whole, **({"general": general} if general else {})}
     context = context.redrawn()
@@ -72,6 +73,7 @@ def dapt_stages(context: Context) -> Export:
         labelled=labelled_text(context),
         retrieved=MeasureRetrieval.around(context, training),
         benchmarks=CompareBenchmarks.around(context, training),
+        pairs=rewritten.pairs,
         phases=training.phases[:-1],
         between=between_phases(context, training, measured),
     )

@@ -76,7 +76,7 @@ class Context:
     manifests: dict[str, Manifest] = field(default_factory=dict)
     """Files of each corpus with digests. The key is the corpus's configuration, so that each corpus is listed once."""
     made: Mapping[str, Start] = field(default_factory=dict)
-    """Models made by stages of the same chain, keyed by the path that `comparison.models` or `merge.models` names."""
+    """Models made by stages of the same chain, keyed by the path that a field such as `merge.models` names."""
     selected: "Select | None" = None
     """Selection that a stage of the same chain makes. A job that trains reads the selected documents. A job that
     selects documents itself selects the same number of tokens as this selection."""
@@ -257,6 +257,7 @@ def models_named(config: Config) -> Mapping[str, str]:
         **dict.fromkeys(config.merge.models, "merge.models"),
         **dict.fromkeys(config.ensemble.models, "ensemble.models"),
         **dict.fromkeys(method.other_models, teachers_field(method)),
+        **({config.generate.generator: "generate.generator"} if config.generate.generator else {}),
     }
 
 

@@ -47,6 +47,7 @@ from adapt.show.blocks import (
 from adapt.show.drawing import METRICS_LINES, json_lines, loss_curve
 from adapt.stage.benchmarks import CompareBenchmarks
 from adapt.stage.context import Context
+from adapt.stage.generate_text import FilterTexts
 from adapt.stage.model_evaluation import Evaluate, MeasureRetrieval
 from adapt.stage.prepare_text import Prepare, Prepared
 from adapt.stage.text_sources import TaskSplit
@@ -302,6 +303,9 @@ class Export(Stage[Adapted]):
     general: Prepare | None
     text: Stage[Prepared] | None
     """Text of tasks that TAPT trained on. None if the model was trained on `domain`."""
+    pairs: tuple[FilterTexts, ...] = field(default=(), kw_only=True)
+    """Stages that write pairs from the domain's documents for `retrieval.pairs`, if `synthesize` writes only pairs. The
+    export does not read the pairs."""
     training: Train
     """Training stage that made the model. This field follows the fields with texts, because stages run in the order of
     the fields: the texts are prepared before the training, so that problems in the data are found early."""

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from adapt.chain.chain_file import read_chain
+from adapt.chain.chain_nodes import expand_chain
+from adapt.chain.chain_stages import build_chain
 from adapt.config import Config, GenerateConfig, MixtureConfig, ObjectiveConfig, SourceConfig, SynthesizeConfig
 from adapt.generate import generate_blocks
 from adapt.generate.generate_blocks import FilterCounts
@@ -18,6 +21,7 @@ from adapt.job.training_jobs import dapt_stages
 from adapt.runner.stage import everything
 from adapt.stage import generate_text
 from adapt.stage.context import Context
+from adapt.stage.export_model import Export
 from adapt.stage.generate_text import FilterTexts, Generate, GeneratedTexts, Synthesize
 from adapt.stage.prepare_text import PrepareTexts
 from adapt.stage.training_plan import REPHRASED, weights_with_rephrased
@@ -214,6 +218,27 @@ def test_a_given_decoder_and_gibbs_serve_encoders(config: Config) -> None:
     assert {"sweeps", "masked_fraction"} <= gibbs.what().keys() - given.what().keys()
 
 
+def test_a_stage_of_a_chain_can_make_the_generator(config: Config, tmp_path: Path) -> None:
+    stages = {
+        "general": {"job": "dapt", "model.path": "decoder", "objective.kind": "causal"},
+        "adapted": {"job": "dapt", "mixture.replay_kind": "decoder", "generate": {"generator": "general"}},
+    }
+    common = {
+        "model.path": "model",
+        "storage.root": config.storage.root,
+        "corpus.paths": "data/a.jsonl",
+        "generate.max_length": 100,
+        "training.sequence_length": 64,
+        "evaluation.sequence_length": 64,
+    }
+    (tmp_path / "chain.yaml").write_text(json.dumps({"common": common, "stages": stages}))
+    general, adapted = (goal.stage for goal in build_chain(expand_chain(read_chain("chain.yaml"))).goals)
+    (generate,) = (stage for stage in everything([adapted]) if isinstance(stage, Generate))
+    assert isinstance(general, Export)
+    assert generate.start.training == general.training
+    assert generate.inputs["start.training"].key == general.training.key
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
@@ -235,7 +260,14 @@ def test_a_given_decoder_and_gibbs_serve_encoders(config: Config) -> None:
         ({"mixture.replay_kind": "gibbs", "generate.cleaning": ["repetitions"], **SHORT}, "repetitions"),
         ({"mixture.rephrased_fraction": 0.5}, "no document is rewritten"),
         ({"synthesize.generator": "model"}, "is not a decoder, so it cannot write text"),
-        ({"synthesize.generator": "decoder", "synthesize.formats": ["question"]}, "write only pairs"),
+        (
+            {
+                "synthesize.generator": "decoder",
+                "synthesize.formats": ["question"],
+                "mixture.rephrased_fraction": 0.5,
+            },
+            "write only pairs, and no text to train on",
+        ),
         ({"synthesize.generator": "decoder", "synthesize.formats": ["tables"]}, "no format 'tables'"),
         (
             {"synthesize.generator": "decoder", "mixture.order": "sequential", "mixture.rephrased_fraction": 0.5},
@@ -261,6 +293,17 @@ def test_only_the_documents_to_train_on_are_rewritten(config: Config) -> None:
     assert text.texts.measured == (export.general,)
     assert [files.corpus.paths for files in text.texts.before] == ["data/general.jsonl", chosen.corpus.paths]
     assert export.domain == export.training.corpora["domain"]
+
+
+def test_formats_that_write_only_pairs_add_no_text_to_train_on(config: Config) -> None:
+    chosen = changed(config, "synthesize", SynthesizeConfig(generator="decoder", formats=["question"]))
+    export = dapt_stages(Context.of(chosen))
+    assert [*export.training.corpora] == ["domain"]
+    assert export.training.key == dapt_stages(Context.of(config)).training.key
+    (pairs,) = export.pairs
+    assert isinstance(pairs.generated, Synthesize)
+    # the pairs are written before the training, so that a generator that writes no usable pair is found early
+    assert [*export.inputs].index("pairs.0") < [*export.inputs].index("training")
 
 
 def test_the_share_of_rewritten_documents_is_that_of_the_field() -> None:
