@@ -136,14 +136,18 @@ class Regime:
         if self.general_share:
             text = "general text is in the mixture: compare shares (mixture.replay_fraction), up to a quarter"
         else:
-            text = "mix in general text (mixture.replay_paths): then the domain's text can be repeated more often"
+            own = "self" if config.objective.kind == "causal" else "gibbs or decoder"
+            text = (
+                "mix in general text (mixture.replay_paths): then the domain's text can be repeated more often. Without"
+                f" general text, let a model write some (mixture.replay_kind {own})"
+            )
         return [
             Recommendation(
                 "share of general text",
                 text,
                 "arXiv 2605.12715; our searches: beyond a quarter, loss on general text falls by less than 0.1 nats"
-                " (docs/science/searches.md)",
-                "decoders from scratch; our searches: small encoders",
+                " (docs/science/searches.md); generated text: arXiv 2605.26097",
+                "decoders from scratch; our searches: small encoders; generated text: decoders",
             )
         ]
 

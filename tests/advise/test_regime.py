@@ -30,6 +30,14 @@ def test_each_setting_has_a_recommendation_with_its_source_and_what_it_was_teste
     assert "encoders" not in {each.setting: each for each in SMALL.recommendations(causal)}["epochs"].tested
 
 
+def test_general_text_can_be_generated_in_the_way_that_suits_the_model() -> None:
+    for objective, kind in (("causal", "replay_kind self"), ("mlm", "replay_kind gibbs or decoder")):
+        config = Config(objective=ObjectiveConfig(kind=objective))
+        found = {each.setting: each for each in SMALL.recommendations(config)}["share of general text"]
+        assert kind in found.advice
+        assert "2605.26097" in found.source
+
+
 def test_what_is_already_done_is_not_recommended() -> None:
     tuned = Config(training=TrainingConfig(weight_decay=1.0))
     assert "weight decay" not in {each.setting for each in SMALL.recommendations(tuned)}
