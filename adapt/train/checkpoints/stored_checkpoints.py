@@ -26,7 +26,7 @@ from adapt.method.table import METHODS
 from adapt.runner.digest import changed_files, named_faults, sha256_of_all
 from adapt.runner.files import write_atomically
 from adapt.runner.record import Record, load_record
-from adapt.runner.secret import VARIABLE, Secret
+from adapt.runner.secret import VARIABLE, Secret, secret_of
 from adapt.runner.stage import canonical
 from adapt.support.errors import ModelError, StorageError
 from adapt.terminal.console import log
@@ -228,6 +228,12 @@ def remove_torn(run_folder: Path) -> None:
             shutil.rmtree(checkpoint)
 
 
+_SAME_KEY = (
+    f"run as the user who wrote it, with the same {VARIABLE} or the same key file (.key-UID in the storage root; for a"
+    " bucket, ~/.config/dontstop/bucket-key)"
+)
+
+
 def remove_forged(run_folder: Path, sealing: Sealing) -> None:
     """Removes whole checkpoints that the run did not write itself, and logs each of them.
 
@@ -242,8 +248,7 @@ def remove_forged(run_folder: Path, sealing: Sealing) -> None:
         raise StorageError(
             f"the checkpoint {checkpoint} is not one that this job wrote: {why}. It is not loaded, because a "
             "checkpoint that somebody else wrote may contain anything",
-            f"run as the user who wrote it, with the same {VARIABLE} or the same key file (.key-UID in the storage"
-            f" root; for a bucket, ~/.config/dontstop/bucket-key); or delete {run_folder} to begin again",
+            f"{_SAME_KEY}; or delete {run_folder} to begin again",
         )
     for checkpoint, why in forged.items():
         log(f"the checkpoint {checkpoint} is not one that this job wrote ({why}); it was removed")
@@ -345,9 +350,17 @@ def checkpoint_weights(folder: Path) -> Iterator[CheckpointWeights]:
     """Opens the weights of a checkpoint.
 
     Raises:
-        ModelError: as in `checkpoint_files`, or a file is damaged or has changed since it was written.
+        ModelError: as in `checkpoint_files`, or the training run did not write the checkpoint with this user's key, or
+            a file is damaged or has changed since it was written.
     """
     state, file = checkpoint_files(folder)
+    folder = folder.resolve()
+    run, training = folder.parent, folder.parents[2]
+    if why := forgery_in(folder, Sealing(secret_of(training.parents[1]), sealed_run(training, run.name))):
+        raise ModelError(
+            f"the checkpoint {folder} is not one that its training run wrote: {why}",
+            f"{_SAME_KEY}; or name exported models",
+        )
     sealed = digests_of(folder)
     read = {name: sealed[name] for name in (state.name, WEIGHTS_FILE) if name in sealed}
     if fault := content_fault(folder, read):

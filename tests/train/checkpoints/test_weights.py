@@ -14,15 +14,18 @@ from adapt.config.job_sections import EvaluationConfig
 from adapt.job.training_jobs import merge_stages
 from adapt.merge.merger import decay_weights
 from adapt.runner import Record, ensure
+from adapt.runner.secret import VARIABLE, Secret, secret_of
 from adapt.stage.context import Context
 from adapt.support.errors import ModelError
 from adapt.train.checkpoints.stored_checkpoints import (
     STATE_FILE,
     WEIGHTS_FILE,
+    Sealing,
     checkpoint_files,
     checkpoint_weights,
     folder_name,
     is_checkpoint,
+    sealed_run,
 )
 from tests.merge.folders import moved, weights_in
 from tests.train.checkpoints.sealed import seal
@@ -33,7 +36,7 @@ def checkpoint(run: Path, step: int, weights: dict[str, torch.Tensor], stage: in
     (folder / "state").mkdir(parents=True)
     torch.save({"module": weights, "optimizer": None, "param_shapes": [], **more}, folder / WEIGHTS_FILE)
     (folder / STATE_FILE).write_text(json.dumps({"zero_stage": stage}))
-    seal(folder)
+    seal(folder, sealing=Sealing(secret_of(run.parents[3]), sealed_run(run.parents[1], run.name)))
     return folder
 
 
@@ -99,6 +102,28 @@ def test_unreadable_checkpoints_are_refused_by_name(tmp_path: Path, training: Pa
     (training / "stage.json").unlink()
     with pytest.raises(ModelError, match="belongs to no finished training run"):
         checkpoint_files(whole)
+
+
+def test_a_checkpoint_that_the_training_run_did_not_write_is_refused(
+    training: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = training / "checkpoints" / "01234567"
+    own, other, copied = (checkpoint(run, step, {"w": torch.ones(2)}) for step in (1, 2, 3))
+    with checkpoint_weights(own) as weights:
+        assert weights.shapes == {"w": (2,)}
+    seal(other, sealing=Sealing(Secret(b"the key of somebody else"), sealed_run(training, run.name)))
+    with pytest.raises(ModelError, match="is not signed by this user's key"), checkpoint_weights(other):
+        pass
+    copied.rename(run / folder_name(4))
+    with pytest.raises(ModelError, match="for this run and step"), checkpoint_weights(run / folder_name(4)):
+        pass
+    (own / "more.py").write_text("")
+    with pytest.raises(ModelError, match=r"more\.py is not listed"), checkpoint_weights(own):
+        pass
+    (own / "more.py").unlink()
+    monkeypatch.setenv(VARIABLE, "another key of this user")
+    with pytest.raises(ModelError, match=f"with the same {VARIABLE}"), checkpoint_weights(own):
+        pass
 
 
 def test_a_file_that_would_run_code_is_refused(training: Path) -> None:
