@@ -11,7 +11,7 @@
 
 VENV   := .venv
 PY     := $(VENV)/bin/python
-PIP    := $(PY) -m pip install --constraint constraints.txt
+PIP    := $(PY) -m pip install --no-deps
 STAMP  := $(VENV)/.installed
 TO_RUN := $(VENV)/.installed-run
 ON_NODES := $(VENV)/.installed-node
@@ -71,11 +71,17 @@ clean: ## remove caches and build leftovers (not .venv, not runs/)
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 # Every installation can run the demo, so each of the three targets also creates TO_RUN.
-# PyTorch is installed first and without dependencies, so that no other package comes from TORCH_INDEX.
-# Tests use gliner, which forbids our transformers but works with it, so it is installed without dependencies.
+# pip installs the packages in the sections of constraints.txt that name the target (SET), and refuses files with other
+# hashes. scripts/lock writes these sections from EXTRAS. PyTorch has no hash here, because its build depends on
+# TORCH_INDEX: it has the version of constraints.txt, and no other package comes from TORCH_INDEX. Without TORCH_INDEX,
+# PyTorch's CUDA packages are installed with it.
+$(STAMP): SET := env
 $(STAMP): EXTRAS := dev
+$(ON_NODES): SET := node
 $(ON_NODES): EXTRAS := documents,mlflow,model2vec,optuna,s3,wandb
+$(TO_RUN): SET := demo
 $(TO_RUN): EXTRAS :=
+PINNED := $(VENV)/pinned.txt
 $(STAMP) $(ON_NODES) $(TO_RUN): pyproject.toml constraints.txt
 	@test -x $(PY) || { \
 	  for python in $(PYTHON) python3.11 python3 python3.12 python3.13; do \
@@ -93,7 +99,8 @@ $(STAMP) $(ON_NODES) $(TO_RUN): pyproject.toml constraints.txt
 	  echo "error: $(VENV) holds $$($(PY) --version), but 3.11 or newer is needed" >&2; \
 	  echo "  fix: remove $(VENV) and run make env again" >&2; exit 1; }
 	@$(PY) -m pip --version >/dev/null 2>&1 || $(PY) -m ensurepip --upgrade
-	$(PIP) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch
-	$(PIP) --editable '.$(if $(EXTRAS),[$(EXTRAS)])'
-	$(if $(filter dev,$(EXTRAS)),$(PIP) --no-deps gliner)
+	awk '/^# --- / {keep = /[ ]$(SET)( |$$)/} keep' constraints.txt > $(PINNED)
+	$(PIP) --require-hashes --requirement $(PINNED)
+	$(PY) -m pip install --no-warn-conflicts $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) "$$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' constraints.txt)"
+	$(PIP) --no-build-isolation --editable .
 	@touch $@ $(TO_RUN)

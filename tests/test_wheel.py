@@ -84,7 +84,7 @@ def test_the_wheel_has_a_bill_of_materials(wheel: Path) -> None:
     assert name == f"dontstop-{adapt.__version__}.dist-info/sboms/dontstop.cdx.json"
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
     assert bill["metadata"]["component"]["purl"] == f"pkg:pypi/dontstop@{adapt.__version__}"
-    pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    pinned = dict(re.findall(r"^(\S+)==(\S+)", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE))
     for part in bill["components"]:
         assert part["version"] == pinned.get(part["name"], part["version"])
         (digest,) = part["hashes"]

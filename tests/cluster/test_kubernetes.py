@@ -326,7 +326,7 @@ def test_pods_start_the_preemption_watcher_and_save_before_they_end(overlay: str
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_images_and_versions_agree(overlay: str) -> None:
-    ray = re.search(r"^ray==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    ray = re.search(r"^ray==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert ray
     assert cluster_of(overlay)["rayVersion"] == ray[1]
     docker = (ROOT / "cluster" / "Dockerfile").read_text()
