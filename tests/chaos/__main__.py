@@ -62,7 +62,7 @@ class Trials:
 
     def outcome_of(self, name: str, moment: int) -> Outcome:
         """Runs the chain with the fault of this name, and returns what happened."""
-        fault, outcome = FAULTS[name], Outcome(name, moment)
+        fault, outcome = FAULTS[name], Outcome(name, moment, day=date.today().isoformat())
         if why := self._missing(fault):
             outcome.left_out = why
             return outcome
@@ -158,7 +158,7 @@ def main() -> int:
     parser.add_argument("--moments", type=int, default=1, help="number of random moments of each fault")
     parser.add_argument("--seed", type=int, default=0, help="seed of the moments and of all other random choices")
     parser.add_argument("--faults", default=",".join(FAULTS), help=f"some of {', '.join(FAULTS)}")
-    parser.add_argument("--file", type=Path, help="file of results; a further call continues it")
+    parser.add_argument("--file", type=Path, help="file of results; further calls, also on other machines, add to it")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="time after which no fault is begun")
     parser.add_argument("--said", type=Path, help="folder for the messages of chains that went wrong")
     parser.add_argument("--all", action="store_true", help="fail if a fault was left out or not begun")

@@ -34,6 +34,8 @@ class Outcome:
     """Descriptions of everything that went wrong. Empty if the fault did no harm."""
     left_out: str = ""
     """Reason why the fault could not be tried on this machine."""
+    day: str = ""
+    """Date of the trial (ISO). Empty in old files."""
 
 
 class Results:
@@ -50,8 +52,8 @@ class Results:
         self.outcomes = [Outcome(**json.loads(line)) for line in whole]
 
     def has(self, fault: str, moment: int) -> bool:
-        """Returns whether the results contain this trial of the fault."""
-        return any((each.fault, each.moment) == (fault, moment) for each in self.outcomes)
+        """Returns whether this trial of the fault was made. A fault that was left out may be possible elsewhere."""
+        return any((each.fault, each.moment) == (fault, moment) and not each.left_out for each in self.outcomes)
 
     def untried(self, faults: Iterable[str], moments: int) -> list[str]:
         """Returns the faults that were left out or not begun at one of the moments, counted from 0."""
@@ -72,13 +74,16 @@ def table(outcomes: Iterable[Outcome], about: dict[str, str], day: date) -> str:
     Args:
         outcomes: outcomes of all trials.
         about: description of each fault, in the order of the rows.
-        day: date in the title.
+        day: date in the title, if the outcomes have no dates.
     """
+    outcomes = list(outcomes)
     by_fault = {name: [each for each in outcomes if each.fault == name] for name in about}
     tried = [each for each in outcomes if not each.left_out]
     intact = sum(not each.wrong for each in tried)
+    days = sorted({each.day for each in tried if each.day}) or [day.isoformat()]
+    span = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     lines = [
-        f"Faults, {day.isoformat()}: {intact} of {len(tried)} chains ended as undisturbed.",
+        f"Faults, {span}: {intact} of {len(tried)} chains ended as undisturbed.",
         "",
         "|fault|moments|intact|recovered in [s], median (longest)|steps redone, median (most)|commands, most|",
         "|---|--:|--:|--:|--:|--:|",

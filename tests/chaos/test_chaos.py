@@ -107,6 +107,22 @@ def test_results_continue_after_a_kill_in_the_middle_of_a_line(tmp_path: Path) -
     assert Results(file).has("node", 1)
 
 
+def test_a_later_run_adds_to_the_file_and_tries_what_was_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "results.jsonl"
+    first = Results(file)
+    first.add(Outcome("node", 0, day="2026-01-02"))
+    first.add(Outcome("disk", 0, left_out="no file system can be mounted here", day="2026-01-02"))
+    later = Results(file)
+    assert later.has("node", 0)
+    assert not later.has("disk", 0)
+    later.add(Outcome("disk", 0, day="2026-01-05"))
+    later.add(Outcome("node", 1, day="2026-01-05"))
+    text = table(Results(file).outcomes, {"node": "kill -9 of a node", "disk": "full disk"}, date(2026, 1, 9))
+    assert text.startswith("Faults, 2026-01-02 to 2026-01-05: 3 of 3 chains ended as undisturbed.")
+    assert "|kill -9 of a node|2|2|" in text
+    assert "|full disk|1|1|" in text
+
+
 @pytest.mark.parametrize("option", ["--moments=x", "--faults=flood"])
 def test_wrong_options_are_refused(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["chaos", option])
