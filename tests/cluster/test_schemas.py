@@ -111,12 +111,7 @@ def test_the_prometheus_operator_accepts_monitor_and_alerts() -> None:
 @pytest.mark.heavy
 def test_cloudformation_accepts_the_template() -> None:
     pytest.importorskip("cfnlint", reason="cfn-lint is not installed: run `make env`")
-    command = [
-        sys.executable,
-        "-c",
-        "import sys, cfnlint.runner; sys.exit(cfnlint.runner.main())",
-        "--regions",
-        "us-east-1",
-    ]
-    done = subprocess.run([*command, "cluster/aws-access.yaml"], cwd=ROOT, capture_output=True, text=True)
+    program = "import sys, cfnlint.runner; sys.exit(cfnlint.runner.main())"
+    command = [sys.executable, "-c", program, "cluster/aws-access.yaml", "--regions", "us-east-1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
