@@ -150,7 +150,7 @@ def _small_disk(folder: Path) -> Iterator[Path]:
 
 
 def main() -> int:
-    """Tries all faults, and prints the table of results after each moment.
+    """Tries all faults, and prints the table of all results in the file. With --minutes 0, it only prints the table.
 
     Returns 1 if something went wrong, or if a fault was not tried despite the option --all.
     """
@@ -181,7 +181,7 @@ def main() -> int:
                 outcome = trials.outcome_of(name, moment)
                 results.add(outcome)
                 print(_line(outcome, time.monotonic() - began), file=sys.stderr, flush=True)
-            print(table(results.outcomes, about, date.today()), flush=True)
+    print(table(results.outcomes, about, date.today()), flush=True)
     untried = results.untried(names, given.moments) if given.all else []
     if untried:
         print(f"not tried: {', '.join(untried)}", file=sys.stderr)

@@ -123,6 +123,24 @@ def test_a_later_run_adds_to_the_file_and_tries_what_was_left_out(tmp_path: Path
     assert "|full disk|1|1|" in text
 
 
+def test_with_no_time_only_the_table_of_the_file_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "results.jsonl"
+    Results(file).add(Outcome("disk", 3, day="2026-01-02"))
+    content = file.read_text()
+    monkeypatch.setattr(chaos, "Trials", lambda *_: None)
+    monkeypatch.setattr(chaos.signal, "signal", lambda *_: None)
+    arguments = ["chaos", "--minutes", "0", "--moments", "20", "--faults", "disk,race", "--file", str(file)]
+    monkeypatch.setattr(sys, "argv", arguments)
+    assert main() == 0
+    said = capsys.readouterr().out
+    assert said.count("Faults, 2026-01-02: 1 of 1 chains") == 1
+    assert "|full disk|1|1|" in said
+    assert "|two chains race|0|not tried|" in said
+    assert file.read_text() == content
+
+
 @pytest.mark.parametrize("option", ["--moments=x", "--faults=flood"])
 def test_wrong_options_are_refused(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["chaos", option])
