@@ -240,6 +240,21 @@ def seeds_for_verdict(seen: Seen, seeds: int, margin: float, tests: int, equal_t
     return int(enough[0]) if len(enough) else None
 
 
+def needs_more_examples(seen: Seen, margin: float, tests: int, equal_tests: int) -> bool:
+    """Returns whether the test examples are too few for a verdict, however many seeds a study has.
+
+    The observed difference is taken to be the true one.
+
+    Args:
+        seen: result of the last look of a study, which left the comparison open.
+        margin: largest difference that does not matter.
+        tests: number of comparisons that p is corrected for, by Bonferroni's method.
+        equal_tests: number of comparisons that verdicts of equality are corrected for, by Bonferroni's method.
+    """
+    far, near = (float(norm.isf(LEVEL / number / 2)) * seen.fixed for number in (tests, equal_tests))
+    return seen.fixed > 0 and margin - near < abs(seen.difference) < far
+
+
 def corrected_levels_at(rounds: SeedRounds, tests: int) -> tuple[float, ...]:
     """Returns the level of each look for the smallest p of several comparisons, which has the strictest level."""
     return tuple(

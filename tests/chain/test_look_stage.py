@@ -90,5 +90,8 @@ def test_a_study_that_ends_undecided_says_how_many_seeds_decide() -> None:
     open_one = Seen(0.01, -0.005, 0.025, 0.006, 0.1, 0.04, "open", ["seeds"], pairs=8)
     last = ending_text(Ending(open_one, looked), lambda value: f"{value:+.3f}")
     assert re.search(r"no further look is planned; a new study needs about \d+ seeds per side for a verdict$", last)
+    few_examples = replace(open_one, over=["examples", "seeds"], fixed=0.0055)
+    last = ending_text(Ending(few_examples, looked), lambda value: f"{value:+.3f}")
+    assert last.endswith("no number of seeds gives a verdict: a new study needs more test examples or a wider margin")
     before = ending_text(Ending(open_one, replace(looked, look=1)), lambda value: f"{value:+.3f}")
     assert before.endswith("more seeds follow")

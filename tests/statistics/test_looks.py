@@ -13,6 +13,7 @@ from adapt.statistics.looks import (
     freedom_of,
     judge,
     least_p,
+    needs_more_examples,
     nominal_levels,
     outlook,
     repeated_interval,
@@ -263,6 +264,14 @@ def test_no_number_of_seeds_is_named_if_none_decides():
     at_the_margin = Seen(0.01, None, None, 0.02, 0.5, 0.01, "open", ["seeds"], fixed=0.015)
     assert seeds_for_verdict(at_the_margin, 18, 0.01, 3, 3) is None
     assert seeds_for_verdict(Seen(0.01, None, None, None, None, 0.01, "open"), 18, 0.01, 3, 3) is None
+
+
+@pytest.mark.parametrize(("difference", "fixed"), [(0.01, 0.015), (0.01, 0.002), (0.05, 0.015), (0.01, 0.0)])
+def test_more_examples_are_needed_if_even_many_seeds_decide_nothing(difference, fixed):
+    """The variance over seeds is so small that MOST_SEEDS seeds remove it."""
+    seen = Seen(difference, None, None, (fixed**2 + 0.001**2) ** 0.5, 0.5, 0.01, "open", ["seeds"], fixed=fixed)
+    decides = seeds_for_verdict(seen, 18, 0.02, 3, 3) is not None
+    assert needs_more_examples(seen, 0.02, 3, 3) is not decides
 
 
 @pytest.mark.parametrize("n", [3, 5, 8, 15, 18])

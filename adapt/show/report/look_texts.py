@@ -7,7 +7,7 @@ import numpy as np
 from adapt.show.blocks import NONE, Cell, Table, worded_interval
 from adapt.show.drawing import INK, WIDTH, canvas, color, style, svg
 from adapt.statistics.comparison import Comparison, p_value
-from adapt.statistics.looks import seeds_for_verdict
+from adapt.statistics.looks import needs_more_examples, seeds_for_verdict
 from adapt.statistics.power import MOST_SEEDS
 from adapt.statistics.seeds import Conclusion, Ending, Looked, endings
 
@@ -63,6 +63,8 @@ def _seeds_for_verdict(ending: Ending) -> str:
     tests = looked.recipes - looked.significant, looked.recipes - looked.equal
     if not ending.seen.is_known:
         return ""
+    if needs_more_examples(ending.seen, looked.margin, *tests):
+        return "; no number of seeds gives a verdict: a new study needs more test examples or a wider margin"
     needed = seeds_for_verdict(ending.seen, ending.seeds, looked.margin, *tests)
     return (
         f"; a new study needs {f'about {needed}' if needed else f'more than {MOST_SEEDS}'} seeds per side for a verdict"
