@@ -332,3 +332,20 @@ def test_the_plain_case_meets_only_two_conditions() -> None:
     """
     quiet = {rule.name for rule in RULES if rule.judge(case())}
     assert quiet == {"tapt_gains", "both_are_best"}
+
+
+CLAIMS = {
+    "tapt_gains": "TAPT helps end tasks",
+    "domain_is_near": "DAPT helps end tasks",
+    "domain_is_far": "An irrelevant domain helps less",
+    "both_are_best": "DAPT then TAPT helps",
+    "dapt_forgets": "DAPT forgets general text",
+}
+"""The claim on the page of findings that each rule makes, keyed by the rule's name."""
+
+
+@pytest.mark.parametrize(("name", "claim"), CLAIMS.items())
+def test_a_rule_has_the_verdict_of_the_page_of_findings(name: str, claim: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "science" / "index.md").read_text("utf-8")
+    (verdict,) = re.findall(rf"^\|{claim}\|.*\|(.+?)\|.*\|$", page, re.MULTILINE)
+    assert BY_NAME[name].checked == verdict.strip("*")
