@@ -11,9 +11,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.slices import POOLED, first_documents
+from benchmarks.slices import AMAZON, POOLED, first_documents
 
-TASKS = ("scicite", "chemprot", "imdb")
+TASKS = {
+    **{name: (name,) for name in ("scicite", "chemprot", "imdb", "scierc", "pubmedqa", "newsgroups", "laptop")},
+    "amazon": tuple(f"amazon_{domain}" for domain in AMAZON),
+}
+"""The data folders of each task. The task `amazon` joins the product reviews of eight domains into one large test."""
 LABELS = (100, 300, 1000)
 """Numbers of labelled examples. Each larger set contains the smaller sets."""
 MOST = {"dev": 250, "test": 2500}
@@ -25,15 +29,16 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    for task in TASKS:
-        source, target = (folder / "tasks" / task for folder in (arguments.data, arguments.out))
+    for task, names in TASKS.items():
+        sources = [arguments.data / "tasks" / name for name in names]
+        target = arguments.out / "tasks" / task
         target.mkdir(parents=True, exist_ok=True)
-        examples = shuffled(source / "train.jsonl.gz")
+        examples = shuffled(source / "train.jsonl.gz" for source in sources)
         for number in LABELS:
             write(target / f"train-{number}.jsonl.gz", examples[:number])
         write(target / "unlabelled.jsonl.gz", ({"text": example["text"]} for example in examples))
         for split, most in MOST.items():
-            write(target / f"{split}.jsonl.gz", shuffled(source / f"{split}.jsonl.gz")[:most])
+            write(target / f"{split}.jsonl.gz", shuffled(source / f"{split}.jsonl.gz" for source in sources)[:most])
     corpora = arguments.out / "corpora"
     if not corpora.exists():
         corpora.symlink_to((arguments.data / "corpora").resolve())
@@ -42,13 +47,15 @@ def main() -> None:
             pool.writelines(first_documents(arguments.data / "corpora" / f"{corpus}.jsonl.gz"))
 
 
-def shuffled(file: Path) -> list[dict[str, Any]]:
-    """Reads a split in random order, always the same.
+def shuffled(files: Iterable[Path]) -> list[dict[str, Any]]:
+    """Reads the examples of one or several files in random order, always the same.
 
     A part of a split then has the classes of the whole split. ChemProt's dev split begins with few SUBSTRATE examples.
     """
-    with gzip.open(file, "rb") as lines:
-        examples = [json.loads(line) for line in lines]
+    examples = []
+    for file in files:
+        with gzip.open(file, "rb") as lines:
+            examples += [json.loads(line) for line in lines]
     random.Random(0).shuffle(examples)
     return examples
 

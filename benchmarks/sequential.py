@@ -5,8 +5,9 @@ continues the study. The file is also written if a stage fails.
 
 python -m benchmarks.sequential benchmarks/study_labels.yaml --out FILE.json [options of dontstop chain]
 
---recipes A,B runs only these recipes, including the baseline, and --seeds N looks only once, at N seeds. Verdicts are
-then corrected for these recipes only, so choose them before the study runs.
+--recipes A,B runs only these recipes and the stages that they need, and --seeds N looks only once, at N seeds. Verdicts
+are then corrected for these recipes only, so choose them before the study runs. --baseline A compares with another
+recipe than the file's baseline. --plan shows what would run, and runs nothing.
 """
 
 import json
@@ -104,12 +105,19 @@ def write(run: ChainRun, report: Report, file: Path) -> None:
 
 
 def smaller(file: ChainFile, options: Mapping[str, str]) -> ChainFile:
-    """Returns the chain file with only some recipes (option `recipes`), and only one look (option `seeds`)."""
-    if chosen := options.get("recipes"):
-        known, names = file.sets["recipe"], chosen.split(",")
-        if wrong := [name for name in names if name not in known]:
-            raise SystemExit(f"--recipes: unknown: {', '.join(wrong)}; choose from {', '.join(known)}")
-        file = replace(file, sets={**file.sets, "recipe": {name: known[name] for name in names}})
+    """Returns the chain file with only some recipes, another baseline, and only one look.
+
+    Args:
+        file: the chain file.
+        options: values of the options `recipes`, `baseline` and `seeds`. Options without a value change nothing.
+    """
+    known, names = file.sets["recipe"], options.get("recipes", ",".join(file.sets["recipe"])).split(",")
+    baseline = options.get("baseline", file.baseline)
+    if wrong := [name for name in names if name not in known]:
+        raise SystemExit(f"--recipes: unknown: {', '.join(wrong)}; choose from {', '.join(known)}")
+    if baseline not in names:
+        raise SystemExit(f"the baseline {baseline} is not among the recipes {', '.join(names)}")
+    file = replace(file, baseline=baseline, sets={**file.sets, "recipe": {name: known[name] for name in names}})
     if file.rounds and (seeds := options.get("seeds")):
         file = replace(file, rounds=replace(file.rounds, first_seeds=int(seeds), max_seeds=int(seeds)))
     return file
@@ -118,20 +126,29 @@ def smaller(file: ChainFile, options: Mapping[str, str]) -> ChainFile:
 def split_options(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
     """Returns the values of this program's options, keyed by name, and the arguments of `dontstop chain`."""
     own, rest = dict[str, str](), list(arguments)
-    for name in ("out", "recipes", "seeds"):
+    for name in ("out", "recipes", "seeds", "baseline"):
         if f"--{name}" in rest[:-1]:
             place = rest.index(f"--{name}")
             own[name] = rest[place + 1]
             del rest[place : place + 2]
+    if "--plan" in rest:
+        own["plan"] = "yes"
+        rest.remove("--plan")
     return own, rest
 
 
 def main() -> None:
     options, arguments = split_options(sys.argv[1:])
-    if "out" not in options:
+    if "out" not in options and "plan" not in options:
         raise SystemExit("name the file of the results: --out FILE.json")
     command = read_command(["run", *arguments])
-    run = ChainRun(smaller(read_chain(command.file, command.let, command.common), options), command.only)
+    file = smaller(read_chain(command.file, command.let, command.common), options)
+    run = ChainRun(
+        file, {**command.only, "recipe": list(file.sets["recipe"])} if "recipes" in options else command.only
+    )
+    if "plan" in options:
+        print(run.plan())
+        return
     try:
         run.finish()
     finally:

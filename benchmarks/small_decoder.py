@@ -1,9 +1,11 @@
 """Makes a small GPT-2 with random weights and its own byte-level BPE tokenizer, for benchmarks/das_decoder.yaml.
 
 With --encoder, it also creates a BERT of the same size and with the same tokenizer, for
-benchmarks/decoder_study.yaml.
+benchmarks/decoder_study.yaml. The GPT-2 has 3.4 M parameters; with the second command it has 20 M, for
+benchmarks/study_decoder.yaml.
 
 python -m benchmarks.small_decoder --data ../shared/data --out /tmp/decoder
+python -m benchmarks.small_decoder --data ../shared/data --out /tmp/decoder20 --layers 5 --width 512 --heads 8
 """
 
 import argparse
@@ -26,6 +28,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--encoder", type=Path, help="also write an encoder of the same size there")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--width", type=int, default=192)
+    parser.add_argument("--heads", type=int, default=6)
     arguments = parser.parse_args()
     tokenizer = trained(texts(arguments.data / "corpora" / "general_enwiki.jsonl.gz"))
     tokenizer.save_pretrained(arguments.out)
@@ -33,9 +38,9 @@ def main() -> None:
     config = GPT2Config(
         vocab_size=len(tokenizer),
         n_positions=256,
-        n_embd=192,
-        n_layer=4,
-        n_head=6,
+        n_embd=arguments.width,
+        n_layer=arguments.layers,
+        n_head=arguments.heads,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
     )
@@ -43,10 +48,10 @@ def main() -> None:
     model.save_pretrained(arguments.out)
     print(f"{arguments.out}: {model.num_parameters() / 1e6:.1f} M parameters")
     if arguments.encoder:
-        write_encoder(tokenizer, arguments.encoder)
+        write_encoder(tokenizer, config, arguments.encoder)
 
 
-def write_encoder(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+def write_encoder(tokenizer: PreTrainedTokenizerFast, decoder: GPT2Config, folder: Path) -> None:
     """Writes a BERT of the decoder's size with the same tokenizer and a mask token."""
     tokenizer.add_special_tokens({"mask_token": "<mask>"})
     tokenizer.save_pretrained(folder)
@@ -55,10 +60,10 @@ def write_encoder(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
         BertConfig(
             vocab_size=len(tokenizer),
             max_position_embeddings=256,
-            hidden_size=192,
-            num_hidden_layers=4,
-            num_attention_heads=6,
-            intermediate_size=4 * 192,
+            hidden_size=decoder.n_embd,
+            num_hidden_layers=decoder.n_layer,
+            num_attention_heads=decoder.n_head,
+            intermediate_size=4 * decoder.n_embd,
         )
     )
     model.save_pretrained(folder)

@@ -28,6 +28,7 @@ TOOLS = {
     *(
         "claims",
         "equality",
+        "advice_check",
         "few_labels",
         "objectives_study",
         "replay_study",

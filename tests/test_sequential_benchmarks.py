@@ -15,7 +15,7 @@ from adapt.chain.sequential_study import study_nodes
 from adapt.config import flat
 from adapt.tuning.search_checks import read_space
 from benchmarks.few_labels import shuffled
-from benchmarks.sequential import raw, smaller, split_options, whole_hours
+from benchmarks.sequential import main, raw, smaller, split_options, whole_hours
 from tests.show.report.fake_studies import fake_study
 
 ROOT = Path(__file__).parents[1]
@@ -48,6 +48,8 @@ TINY = {"rate": "5e-4", "head_rate": "5e-4", "space": "tiny"}
 SETTINGS = [
     *(("study_forgetting", {}, 4), ("study_labels", {}, 4), ("study_text", {}, 4), ("study_labels", TINY, 4)),
     *(("study_text", TINY, 4), ("study_labels", {**TINY, "space": "short"}, 2)),
+    *(("study_controls", {}, 2), ("study_controls", {**TINY, "space": "short"}, 2)),
+    *(("study_decoder", {}, 2), ("study_advice", {}, 2)),
 ]
 
 
@@ -84,8 +86,27 @@ def test_a_part_of_a_study_has_fewer_recipes_and_one_look() -> None:
     assert {node.values["recipe"] for node in expand_chain(part)} == {"plain", "L2-SP-replay"}
     assert part.rounds is not None
     assert part.rounds.seeds == (7,)
+    assert smaller(source, {}) == source
+    other = smaller(source, {"recipes": "replay,DAS", "baseline": "DAS"})
+    assert (other.baseline, list(other.sets["recipe"])) == ("DAS", ["replay", "DAS"])
     with pytest.raises(SystemExit, match="unknown: no"):
         smaller(source, {"recipes": "plain,no"})
+    with pytest.raises(SystemExit, match="the baseline plain is not among the recipes replay, DAS"):
+        smaller(source, {"recipes": "replay,DAS"})
+
+
+def test_a_plan_of_some_recipes_has_only_the_stages_that_these_need(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plans: list[ChainRun] = []
+    monkeypatch.setattr(ChainRun, "plan", lambda run: plans.append(run) or "nothing is run")
+    file = str(ROOT / "benchmarks" / "study_controls.yaml")
+    options = ["--only", "task=imdb", "--baseline", "DAPT", "--recipes", "DAPT,not-DAPT,base", "--plan"]
+    monkeypatch.setattr("sys.argv", ["sequential", file, "--data", "data", *options])
+    main()
+    assert capsys.readouterr().out == "nothing is run\n"
+    nodes = {node.label for node in study_nodes(plans[0].file, plans[0].only) if node.name == "dapt"}
+    assert nodes == {"dapt[near, imdb]", "dapt[far, imdb]"}
 
 
 def test_the_file_of_results_has_every_score(tmp_path: Path) -> None:
@@ -94,16 +115,17 @@ def test_the_file_of_results_has_every_score(tmp_path: Path) -> None:
     content = json.loads(json.dumps(raw(run, found)))
     runs = [entry for entry in found.entries if entry.record.stage == "finetune"]
     assert sum(len(seeds) for recipes in content["scores"].values() for seeds in recipes.values()) == len(runs)
-    assert content["sequential"]["max_seeds"] == 18
+    assert run.file.rounds is not None
+    assert content["sequential"]["max_seeds"] == run.file.rounds.max_seeds
 
 
 def test_a_part_of_a_split_has_the_classes_of_the_whole_split(tmp_path: Path) -> None:
     file = tmp_path / "dev.jsonl.gz"
     with gzip.open(file, "wt") as lines:
         lines.writelines(json.dumps({"text": str(i), "label": "ab"[i >= 500]}) + "\n" for i in range(1000))
-    part = shuffled(file)[:250]
+    part = shuffled([file])[:250]
     assert 95 < Counter(example["label"] for example in part)["a"] < 155
-    assert part == shuffled(file)[:250]
+    assert part == shuffled([file])[:250]
 
 
 def test_the_cost_of_a_longer_run_includes_the_steps_of_the_shorter_one() -> None:
