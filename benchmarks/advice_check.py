@@ -19,6 +19,7 @@ from adapt.runner import Finished
 from adapt.show.blocks import NONE, Cell, Section, Table, worded_interval
 from adapt.show.renderers import render_markdown
 from adapt.stage.context import Context
+from adapt.stage.model_evaluation import Look
 from adapt.statistics.comparison import points
 from adapt.statistics.seeds import Conclusion, Ending, endings
 from benchmarks.sequential import smaller, split_options
@@ -79,7 +80,7 @@ def all_advice(chain: Chain) -> Iterator[tuple[str, Advice]]:
     """Yields each task with the advice on it, from the finished stages of the job advise."""
     for goal in chain.goals:
         record = chain.store.record_of(goal.stage)
-        if goal.job.name == ADVISE_JOB.name and record:
+        if isinstance(goal.stage, Look) and record:
             context = Context.of(goal.config, kind=ADVISE_JOB.kind)
             yield goal.config.task.name, advice(context, Finished.of(goal.stage, record), [])
 
