@@ -23,7 +23,6 @@ from functools import lru_cache
 from pathlib import Path
 
 from adapt.config import ResourcesConfig, most_of
-from adapt.ray.connection import ray_library
 from adapt.ray.runtime import address_of, gpus_per_worker, hide_unreserved_gpus
 from adapt.support.errors import ClusterError, ConfigError
 from adapt.train.worker_process import use_threads
@@ -277,7 +276,9 @@ def device_of_workers(resources: ResourcesConfig) -> Device | None:
     """
     if device := known_device(resources):
         return device
-    ray, gpus = ray_library(), gpus_per_worker(resources)
+    import ray
+
+    gpus = gpus_per_worker(resources)
     wanted = {"CPU": resources.cpus_per_worker, "GPU": gpus}
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if not any(all(node.get(name, 0) >= amount for name, amount in wanted.items()) for node in alive):
@@ -293,8 +294,10 @@ def device_of_workers(resources: ResourcesConfig) -> Device | None:
 
 
 def _look() -> tuple[Device, str]:
+    import ray
+
     hide_unreserved_gpus()
-    return found(), ray_library().get_runtime_context().get_node_id()
+    return found(), ray.get_runtime_context().get_node_id()
 
 
 def main() -> None:
