@@ -1,5 +1,5 @@
 # Needs only make and Python 3.11 or newer: no compiler, no activated environment.
-#   make demo | make cluster | make test | make quick | make longer | make fuzz | make faults | make chaos | make check | make docs |
+#   make demo | make cluster | make test | make slow | make quick | make longer | make fuzz | make faults | make chaos | make check | make docs |
 #   make env | make node | make clean
 #
 # Variables:
@@ -25,7 +25,7 @@ export PIP_USER := 0
 BY_FILE := --dist loadfile --no-loadscope-reorder
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env node demo cluster test quick longer fuzz faults chaos check docs clean
+.PHONY: help env node demo cluster test slow quick longer fuzz faults chaos check docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
@@ -42,8 +42,11 @@ cluster: $(TO_RUN) ## run the demo on a cluster of three nodes on this machine, 
 	$(PY) -m cluster.here $(ARGS)
 
 # Three processes on two cores, because jobs spend part of their time waiting.
-test: env ## run all tests
-	$(PY) -m pytest -n 3 $(BY_FILE) $(ARGS)
+test: env ## run all tests but the slow ones
+	$(PY) -m pytest -n 3 $(BY_FILE) -m "not slow" $(ARGS)
+
+slow: env ## run the slow tests: jobs that are killed, clusters, compiled models, documents with commands
+	$(PY) -m pytest -n 3 $(BY_FILE) -m slow $(ARGS)
 
 quick: env ## run the short tests (70% of those without Ray and jobs), while you write code
 	$(PY) -m pytest -n 2 $(BY_FILE) -m "not slow and not heavy and not longer" $(ARGS)

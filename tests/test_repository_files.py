@@ -18,6 +18,7 @@ PAGES = ["AGENTS.md", "SECURITY.md", "CODE_OF_CONDUCT.md"]
 YAML_FILES = [
     ".github/workflows/ci.yml",
     ".github/workflows/faults.yml",
+    ".github/workflows/nightly.yml",
     ".github/dependabot.yml",
     ".github/ISSUE_TEMPLATE/config.yml",
     *(f".github/ISSUE_TEMPLATE/{form}" for form in FORMS),

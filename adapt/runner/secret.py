@@ -64,9 +64,11 @@ def secret_of(root: Path) -> Secret:
             f"checkpoints are signed with the key in {file}; set {VARIABLE} to its content on other machines, so that"
             " they can continue the training"
         )
-    with locked(file), storage_errors(file):
+    with storage_errors(file):
         if not os.path.lexists(file):
-            _make(file)
+            with locked(file, waits_for=lambda _: None):  # another process makes the key in milliseconds
+                if not os.path.lexists(file):
+                    _make(file)
         return _read(file)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from adapt.runner.lock import locked
 from adapt.runner.secret import VARIABLE, Secret, secret_of
 from adapt.support.errors import ConfigError, StorageError
 
@@ -64,6 +65,15 @@ def test_processes_that_start_together_share_one_key(tmp_path: Path) -> None:
         thread.join(60)
     assert len(found) == 8
     assert len({each.key for each in found}) == 1
+
+
+def test_an_existing_key_is_read_while_another_process_holds_the_lock(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = secret_of(tmp_path)
+    with locked(key_file(tmp_path)):
+        assert secret_of(tmp_path) == first
+    assert capsys.readouterr().err == ""
 
 
 def test_only_signed_texts_are_recognized() -> None:
