@@ -10,13 +10,14 @@ python -m benchmarks.replay_study benchmarks/encoder_replay_study.yaml [--csv FI
 
 import sys
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import numpy as np
 
 from adapt.show.blocks import NONE, Cell, Table
 from adapt.show.report.study import Study
-from adapt.statistics.comparison import paired
+from adapt.statistics.comparison import holm, paired
 from benchmarks.finished_chain import print_tables, read_finished, split_file, write_csv
 
 REAL = "real"
@@ -28,6 +29,9 @@ Losses = dict[tuple[str, str], dict[str, dict[str, float]]]
 """Held-out loss after training [nats per token], keyed by recipe and rate, then seed, then text."""
 AtBest = dict[str, dict[str, dict[str, float]]]
 """Held-out losses at each recipe's best rate, keyed by recipe, seed and text, without the seed that chose the rate."""
+Pair = tuple[str, str, str]
+"""A recipe, the baseline that it is compared with, and the text."""
+LEVEL = 0.05
 
 
 def losses(finished: Study) -> tuple[dict[str, float], Losses]:
@@ -76,6 +80,7 @@ def by_rate(found: Losses, best: Mapping[str, str], choosing: str) -> Table:
 
 def compared(before: Mapping[str, float], chosen: AtBest, best: Mapping[str, str], baselines: Sequence[str]) -> Table:
     """Makes the table of mean losses at the best rates, with differences from each of the recipes `baselines`."""
+    significant = differing(chosen, baselines)
     first = [cell for text in TEXTS for cell in (f"{before[text]:.3f}", *[NONE] * len(baselines))]
     rows: list[list[Cell | str]] = [[BEFORE, NONE, NONE, *first]]
     for recipe, seeds in chosen.items():
@@ -85,7 +90,7 @@ def compared(before: Mapping[str, float], chosen: AtBest, best: Mapping[str, str
                 for text in TEXTS
                 for cell in (
                     f"{np.mean([of[text] for of in seeds.values()]):.3f}",
-                    *(difference(chosen, recipe, baseline, text) for baseline in baselines),
+                    *(difference(chosen, (recipe, baseline, text), significant) for baseline in baselines),
                 )
             ]
             rows.append([recipe, best[recipe], f"{len(seeds)}", *cells])
@@ -93,20 +98,37 @@ def compared(before: Mapping[str, float], chosen: AtBest, best: Mapping[str, str
     header = ["recipe", "rate", "seeds", *(name for text in TEXTS.values() for name in (f"loss on {text}", *against))]
     note = (
         "Nats per token, on text that no recipe trained on; lower is better. Differences are paired by seed, with 95%"
-        " intervals by Student's t or the sign-flip test, not corrected for the number of recipes."
+        " intervals by Student's t or the sign-flip test. * p < .05 after Holm's correction for all differences."
     )
     return Table(header, rows, "Mean losses at the best rate", note)
 
 
-def difference(chosen: AtBest, recipe: str, baseline: str, text: str) -> Cell:
-    """Formats the mean difference of a recipe's loss from a baseline's loss over the seeds that both ran with."""
+def gaps(chosen: AtBest, pair: Pair) -> list[float]:
+    """Returns the differences of a recipe's losses from a baseline's losses, for the seeds that both ran with."""
+    recipe, baseline, text = pair
     mine, other = chosen[recipe], chosen.get(baseline, {})
-    gaps = [mine[seed][text] - other[seed][text] for seed in mine if seed in other]
-    if recipe == baseline or not gaps:
+    return [mine[seed][text] - other[seed][text] for seed in mine if seed in other and recipe != baseline]
+
+
+def differing(chosen: AtBest, baselines: Sequence[str]) -> set[Pair]:
+    """Returns the pairs whose losses differ: p < .05 after Holm's correction for all pairs of the table."""
+    pairs = [(recipe, baseline, text) for recipe in chosen for baseline in baselines for text in TEXTS]
+    found = {pair: p for pair in pairs if (own := gaps(chosen, pair)) and (p := paired(own).p) is not None}
+    # the difference between two baselines occurs twice in the table, but is one test
+    tests = {pair: p for pair, p in found.items() if pair[0] not in baselines[: baselines.index(pair[1])]}
+    below = {pair for pair, p in zip(tests, holm([*tests.values()]), strict=True) if p < LEVEL}
+    return below | {(baseline, recipe, text) for recipe, baseline, text in below}
+
+
+def difference(chosen: AtBest, pair: Pair, significant: AbstractSet[Pair]) -> Cell:
+    """Formats the mean difference of a recipe's loss from a baseline's loss, with its interval."""
+    own = gaps(chosen, pair)
+    if not own:
         return Cell(NONE)
-    found = paired(gaps)
+    found = paired(own)
     known = found.low is not None and found.high is not None
-    return Cell(f"{found.difference:+.3f}", f"{found.low:+.3f} to {found.high:+.3f}" if known else "")
+    shown = f"{found.low:+.3f} to {found.high:+.3f}" if known else ""
+    return Cell(f"{found.difference:+.3f}", shown, "*" if pair in significant else "")
 
 
 def write(before: Mapping[str, float], found: Losses, file: Path) -> None:

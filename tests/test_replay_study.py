@@ -40,7 +40,7 @@ def check_equal_settings(nodes: list[Node]) -> None:
 def test_recipes_for_a_decoder_differ_only_in_the_text_that_they_replay() -> None:
     nodes = [node for node in nodes_of("replay_study.yaml") if node.name == "adapted"]
     recipes = Counter((node.config.mixture.replay_kind, bool(node.config.mixture.replay_paths)) for node in nodes)
-    assert recipes == {("files", False): 15, ("files", True): 15, ("self", False): 15}
+    assert recipes == {("files", False): 36, ("files", True): 36, ("self", False): 36}
     check_equal_settings(nodes)
 
 
@@ -51,11 +51,11 @@ def test_recipes_for_an_encoder_differ_only_in_the_replayed_text_or_the_method()
         for config in (node.config for node in nodes)
     )
     assert recipes == {
-        ("files", False, "plain", None): 12,
-        ("files", True, "plain", None): 12,
-        ("gibbs", False, "plain", None): 12,
-        ("decoder", False, "plain", "general"): 12,
-        ("files", False, "distill", None): 12,
+        ("files", False, "plain", None): 66,
+        ("files", True, "plain", None): 66,
+        ("gibbs", False, "plain", None): 66,
+        ("decoder", False, "plain", "general"): 66,
+        ("files", False, "distill", None): 66,
     }
     check_equal_settings(nodes)
     assert {label for node in nodes for label in node.needed} == {"general"}
@@ -99,6 +99,26 @@ def test_the_first_seed_chooses_the_rates_and_the_others_are_compared(tmp_path: 
     lines = (tmp_path / "replay.csv").read_text().splitlines()
     assert lines[:3] == ["recipe,rate,seed,domain,general", f"{BEFORE},,,6.0000,4.0000", "none,3e-4,1001,4.0000,5.0000"]
     assert len(lines) == 2 + 12
+
+
+def test_differences_are_marked_after_correction_for_all_differences_of_the_table() -> None:
+    """With n seeds, p is at least 2^(1 - n), and three recipes have six differences: 8 seeds are enough, 7 are not."""
+    for seeds in (7, 8):
+        names = tuple(map(str, range(seeds)))
+        of = {"none": made(3.0, 5.0, names), "real": made(3.2, 4.0, names), "self": made(3.0, 4.5, names)}
+        of["self"]["0"]["domain"] += 0.001  # equal but for this: not significant
+        noise = {name: {"domain": i % 3 / 1000, "general": i % 4 / 1000} for i, name in enumerate(names)}
+        chosen = {
+            recipe: {
+                seed: {text: loss + noise[seed][text] * (recipe == "real") for text, loss in losses_.items()}
+                for seed, losses_ in runs.items()
+            }
+            for recipe, runs in of.items()
+        }
+        rows = compared({"domain": 6.0, "general": 6.0}, chosen, dict.fromkeys(chosen, "1e-3"), ["none", "real"]).rows
+        marks = {str(row[0]): [cell.mark for cell in row if isinstance(cell, Cell)] for row in rows[2:]}
+        star = "*" if seeds == 8 else ""
+        assert marks == {"real": [star, "", star, ""], "self": ["", star, star, star]}
 
 
 def test_losses_of_the_decoder_are_not_those_of_a_recipe(tmp_path: Path) -> None:

@@ -136,18 +136,21 @@ class Regime:
         if self.general_share:
             text = "general text is in the mixture: compare shares (mixture.replay_fraction), up to a quarter"
         else:
-            own = "self" if config.objective.kind == "causal" else "gibbs or decoder"
+            if config.objective.kind == "causal":
+                without = "let the model write some (mixture.replay_kind self)"
+            else:
+                without = "stay near the model's own predictions (method.kind distill): generated text kept nothing"
             text = (
                 "mix in general text (mixture.replay_paths): then the domain's text can be repeated more often. Without"
-                f" general text, let a model write some (mixture.replay_kind {own})"
+                f" general text, {without}"
             )
         return [
             Recommendation(
                 "share of general text",
                 text,
                 "arXiv 2605.12715; our searches: beyond a quarter, loss on general text falls by less than 0.1 nats"
-                " (docs/science/searches.md); generated text: arXiv 2605.26097",
-                "decoders from scratch; our searches: small encoders; generated text: decoders",
+                " (docs/science/searches.md); without general text: arXiv 2605.26097 and docs/science/forgetting.md",
+                "decoders from scratch; our searches: small encoders; without general text: a small model of each kind",
             )
         ]
 

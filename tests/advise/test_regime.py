@@ -30,8 +30,8 @@ def test_each_setting_has_a_recommendation_with_its_source_and_what_it_was_teste
     assert "encoders" not in {each.setting: each for each in SMALL.recommendations(causal)}["epochs"].tested
 
 
-def test_general_text_can_be_generated_in_the_way_that_suits_the_model() -> None:
-    for objective, kind in (("causal", "replay_kind self"), ("mlm", "replay_kind gibbs or decoder")):
+def test_without_general_text_the_advice_suits_the_kind_of_model() -> None:
+    for objective, kind in (("causal", "replay_kind self"), ("mlm", "method.kind distill")):
         config = Config(objective=ObjectiveConfig(kind=objective))
         found = {each.setting: each for each in SMALL.recommendations(config)}["share of general text"]
         assert kind in found.advice
