@@ -85,7 +85,7 @@ def compared(before: Mapping[str, float], chosen: AtBest, best: Mapping[str, str
     rows: list[list[Cell | str]] = [[BEFORE, NONE, NONE, *first]]
     for recipe, seeds in chosen.items():
         if seeds:
-            cells = [
+            cells: list[Cell | str] = [
                 cell
                 for text in TEXTS
                 for cell in (
