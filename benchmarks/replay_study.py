@@ -85,14 +85,10 @@ def compared(before: Mapping[str, float], chosen: AtBest, best: Mapping[str, str
     rows: list[list[Cell | str]] = [[BEFORE, NONE, NONE, *first]]
     for recipe, seeds in chosen.items():
         if seeds:
-            cells: list[Cell | str] = [
-                cell
-                for text in TEXTS
-                for cell in (
-                    f"{np.mean([of[text] for of in seeds.values()]):.3f}",
-                    *(difference(chosen, (recipe, baseline, text), significant) for baseline in baselines),
-                )
-            ]
+            cells: list[Cell | str] = []
+            for text in TEXTS:
+                cells.append(f"{np.mean([of[text] for of in seeds.values()]):.3f}")
+                cells += [difference(chosen, (recipe, baseline, text), significant) for baseline in baselines]
             rows.append([recipe, best[recipe], f"{len(seeds)}", *cells])
     against = [f"against {baseline}" for baseline in baselines]
     header = ["recipe", "rate", "seeds", *(name for text in TEXTS.values() for name in (f"loss on {text}", *against))]
