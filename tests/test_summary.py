@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from adapt.model.start import Start
 from adapt.runner import Done, Outcome, Stage, Store, ensure, plan_stages
 from adapt.runner.lock import locked
 from adapt.runner.store import DIGITS
-from adapt.show.progress.goals import _state
+from adapt.show.progress.goals import states_by_entry
 from adapt.show.renderers import show_blocks
 from adapt.stage.export_model import Adapted
 from tests.runner.test_record import record
@@ -153,6 +154,9 @@ def test_a_stage_that_starts_from_another_entrys_model_waits_for_it(tmp_path: Pa
     folder = store.folder("train", "dapt", training.key)
     folder.mkdir(parents=True)
     with locked(folder):
-        assert _state(Toy("export", {}, training), store) == "running"
-        pretrained = Pretrained(tmp_path, tmp_path)
-        assert _state(Toy("finetune", {}, start=Start(pretrained, None, training)), store) == "waiting"
+        start = Start(Pretrained(tmp_path, tmp_path), None, training)
+        stages = Toy("export", {}, training), Toy("finetune", {}, start=start)
+        goals = [SimpleNamespace(label=stage.name, name=stage.name, stage=stage) for stage in stages]
+        states = states_by_entry(goals, store)
+    assert states["export"] == {"finished": [], "running": [""], "waiting": []}
+    assert states["finetune"] == {"finished": [], "running": [], "waiting": [""]}

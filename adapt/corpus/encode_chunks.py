@@ -109,7 +109,7 @@ class Encode:
             counts["unknown_tokens"] = int(np.count_nonzero(ids == tokenizer.unknown))
         documents = Ragged(encoded.bounds, {TOKENS: ids, **self._marks(encoded, texts, row["entities"])})
         if self.form.ends and tokenizer.end is not None:
-            documents = _ended(documents, tokenizer.end)
+            documents = end_documents(documents, tokenizer.end)
         return documents, keys, counts
 
     def _marks(self, encoded: Ragged, texts: list[str], known_entities: str) -> dict[str, np.ndarray]:
@@ -168,7 +168,7 @@ def with_owners(texts: Sequence[str]) -> tuple[list[str], np.ndarray]:
     return [sentence for each in sentences for sentence in each], owners
 
 
-def _ended(documents: Ragged, end: int) -> Ragged:
+def end_documents(documents: Ragged, end: int) -> Ragged:
     """Adds the end-of-text token to each document that does not end with it already.
 
     The documents must have no marks.
@@ -271,7 +271,9 @@ class Marker:
             entities: positions [start, end) in characters. If entities overlap, only the one that starts first is used;
                 if several start there, the longest.
         """
-        return unit_marks(self.word_starts(text, encoding), _entity_numbers(encoding, entities))
+        begins, ends, _ = _places(encoding)
+        special = np.array(encoding.special_tokens_mask, bool)
+        return unit_marks(self.word_starts(text, encoding), entity_numbers(begins, ends, special, entities))
 
     def word_starts(self, text: str, encoding: Encoding) -> np.ndarray:
         """Returns, for each token, whether it starts a word or is a special token: bool [tokens]."""
@@ -296,11 +298,6 @@ def unit_marks(words: np.ndarray, entity: np.ndarray) -> dict[str, np.ndarray]:
     inside = entity >= 0
     changes = np.diff(entity, prepend=-1) != 0
     return {WORD_STARTS: words, UNIT_STARTS: (words & ~inside) | changes, ENTITIES: inside}
-
-
-def _entity_numbers(encoding: Encoding, entities: Sequence[Span]) -> np.ndarray:
-    begins, ends, _ = _places(encoding)
-    return entity_numbers(begins, ends, np.array(encoding.special_tokens_mask, bool), entities)
 
 
 def entity_numbers(begins: np.ndarray, ends: np.ndarray, special: np.ndarray, entities: Sequence[Span]) -> np.ndarray:

@@ -173,9 +173,9 @@ class Read:
             texts.append(text)
             characters += len(text)
             if characters >= self.chunk_characters:
-                yield _row(item, chunk, texts, None)
+                yield chunk_row(item, chunk, texts, None)
                 texts, characters, chunk = [], 0, chunk + 1
-        yield _row(item, chunk, texts, tally)
+        yield chunk_row(item, chunk, texts, tally)
 
     def _texts(self, item: int, sources: str, tally: Tally) -> Iterator[str]:
         with self.screen.of(item) as sieve:
@@ -183,7 +183,8 @@ class Read:
                 yield text
 
 
-def _row(item: int, chunk: int, texts: list[str], tally: Tally | None) -> pa.Table:
+def chunk_row(item: int, chunk: int, texts: list[str], tally: Tally | None) -> pa.Table:
+    """Returns a row of the table that `Encode` reads: the texts of a chunk, and the tally if the item ends with it."""
     counts = json.dumps(vars(tally)) if tally else ""
     entities = json.dumps([text.entities if isinstance(text, Tagged) else () for text in texts])
     return pa.table(

@@ -54,7 +54,7 @@ class Feed:
     @classmethod
     def of(cls, folder: str, sequence_length: int, global_batch_size: int, seed: int, first: int, last: int) -> "Feed":
         """Returns a feed of the steps [first, last) over one corpus, for a run with a single rank."""
-        mixture = Mixture.of([_stream(folder).rows(sequence_length)], seed)
+        mixture = Mixture.of([open_shards(folder).rows(sequence_length)], seed)
         return cls((folder,), mixture, sequence_length, global_batch_size, first, last, rank=0, world=1)
 
     @property
@@ -83,7 +83,7 @@ class Feed:
         for source in np.unique(places.sources):
             here = places.sources == source
             rows = places.rows[here].tolist()
-            for name, values in _stream(self.folders[source]).take(rows, self.sequence_length, self.marks).items():
+            for name, values in open_shards(self.folders[source]).take(rows, self.sequence_length, self.marks).items():
                 column = batch.setdefault(name, np.empty((len(here), *values.shape[1:]), values.dtype))
                 column[here] = values
         return {**batch, "epochs": places.epochs, "rows": self.mixture.numbers(places)}
@@ -95,7 +95,8 @@ class Feed:
 
 
 @lru_cache(maxsize=64)
-def _stream(folder: str) -> TokenStream:
+def open_shards(folder: str) -> TokenStream:
+    """Returns the token stream of a corpus. Streams are cached per process."""
     return TokenStream.open(Path(folder), SHARD_GLOB)
 
 

@@ -192,7 +192,7 @@ def look_first(
     task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, runtime.gpus_per_worker(resources)))(call)
     with runtime.batch_errors(embedder.batch_field):
         share = ray.get(
-            task.remote(OnNode(_unknown_share), source.reader(folder), some_of(source.items()), embedder, learnt)
+            task.remote(OnNode(unknown_share), source.reader(folder), some_of(source.items()), embedder, learnt)
         )
     check_known(share, CLEARLY * MAX_UNKNOWN_FRACTION)
 
@@ -216,7 +216,7 @@ def check_known(share: float, most: float = MAX_UNKNOWN_FRACTION) -> None:
         )
 
 
-def _unknown_share(read: ReadChunks, items: list[dict[str, Any]], embedder: Embedder, learnt: Path | None) -> float:
+def unknown_share(read: ReadChunks, items: list[dict[str, Any]], embedder: Embedder, learnt: Path | None) -> float:
     """Reads the first texts of each given item. Returns the share of their tokens that the embedder does not know."""
     runtime.hide_unreserved_gpus()
     texts: list[str] = []

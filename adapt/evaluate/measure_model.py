@@ -193,14 +193,15 @@ def measure(measurement: Measurement, folder: Path) -> dict[str, TextLoss]:
     write_atomically(folder / LOSSES_FILE, json.dumps(losses))
     write_atomically(folder / EXAMPLES_FILE, json.dumps(examples, indent=1, ensure_ascii=False))
     return {
-        name: _summed(values, measurement.overlaps[name], routes[name], figures[name])
+        name: summed_losses(values, measurement.overlaps[name], routes[name], figures[name])
         for name, values in losses.items()
     }
 
 
-def _summed(
+def summed_losses(
     values: dict[str, list[float]], overlap: int | None, routes: Routes, figures: dict[str, float] | None = None
 ) -> TextLoss:
+    """Returns the mean loss of a corpus from the values of its documents (the columns of `TextLosses`)."""
     predictions = sum(values["counts"])
     loss = sum(values["losses"]) / predictions if predictions else None
     bits = None

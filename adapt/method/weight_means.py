@@ -130,7 +130,7 @@ class WindowAverage(Method):
 
     def check(self, config: Config, model: Path) -> None:
         if config.training.schedule != "constant" and config.training.floor_fraction < 1:
-            _warn_of_decay(config.training.schedule)
+            warn_of_decay(config.training.schedule)
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         self._weights = window_weights(setting.steps, self.options)
@@ -164,7 +164,7 @@ class WindowAverage(Method):
 
 
 @cache
-def _warn_of_decay(schedule: str) -> None:
+def warn_of_decay(schedule: str) -> None:
     """Warns that the learning rate decays. Logs this once per process, even if there are several training runs."""
     log(
         f"warning: training.schedule {schedule} lowers the learning rate at the end, and method.kind average is meant"

@@ -54,7 +54,7 @@ class HomeActor(HomeFiles):
         ray = ray_library()
         with self._lock:
             if node not in self._nodes:
-                self._nodes[node] = ray.remote(**_on(node))(NodeCopies).remote(self._root, home)
+                self._nodes[node] = ray.remote(**file_actor_options(node))(NodeCopies).remote(self._root, home)
             return self._nodes[node]
 
 
@@ -173,12 +173,12 @@ def serve_files() -> None:
         place = mirror.root, context.get_job_id()
         with _serving:
             if place not in _homes:
-                start: Any = ray.remote(**_on(context.get_node_id()))(HomeActor)
+                start: Any = ray.remote(**file_actor_options(context.get_node_id()))(HomeActor)
                 _homes[place] = start.options(name=_name(mirror.root)).remote(mirror.root)
                 _links[place] = None
 
 
-def _on(node: str) -> dict[str, Any]:
+def file_actor_options(node: str) -> dict[str, Any]:
     """Returns the options of an actor that reserves no cores, answers many calls at once, and restarts if killed."""
     return {"num_cpus": 0, "max_concurrency": _THREADS, "max_restarts": -1, **_pinned(node)}
 

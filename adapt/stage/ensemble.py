@@ -188,7 +188,7 @@ class MeasureEnsemble(Stage[Ensembled]):
             )
             made = self.members if label == ENSEMBLE else (starts[label],)
             passes = len(self.members) if label == ENSEMBLE else 1
-            hours = _hours(made, store)
+            hours = spent_device_hours(made, store)
             rows.append(EnsembleRow(label, role, loss, {} if label == best else change, passes, hours))
         return Outcome(Ensembled(rows, compared.documents, rows[0].loss[DOMAIN].value))
 
@@ -199,7 +199,7 @@ class MeasureEnsemble(Stage[Ensembled]):
         return self.labels[min(range(len(known)), key=known.__getitem__)]
 
 
-def _hours(starts: Sequence[Start], store: Store) -> float | None:
+def spent_device_hours(starts: Sequence[Start], store: Store) -> float | None:
     """Returns the total device-hours of all training runs that led to the models, each run counted once.
 
     The result is None if a model was not made in this chain, because its cost is not known.

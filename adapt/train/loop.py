@@ -319,7 +319,7 @@ class Loop:
         for number in count(first):
             if self.training.batch_ramp:
                 self.engine.begin_pass(number == first + most - 1)
-            torch.manual_seed(_dropout_seed(self.seed, step, number))
+            torch.manual_seed(pass_seed(self.seed, step, number))
             if (outcome := next(passes, None)) is None:
                 return
             yield outcome
@@ -328,7 +328,8 @@ class Loop:
         return step % interval == 0 or step == self.steps
 
 
-def _dropout_seed(seed: int, step: int, number: int) -> int:
+def pass_seed(seed: int, step: int, number: int) -> int:
+    """Returns the seed of the dropout of a pass, in [0, 2^63). Steps and passes have different seeds."""
     state = np.zeros(1, np.uint64)
     for value in (seed % 2**64, step, number):  # mixed one after another, so that (1, 2) and (2, 1) differ
         state = mix(state + np.array([value], np.uint64) + np.uint64(1))

@@ -319,7 +319,7 @@ def following(metrics: Path, notices: Path, waiting: str = "starting the workers
         waiting: text that a terminal shows until the first report.
     """
     done = threading.Event()
-    files = _Lines(metrics), _Lines(notices)
+    files = AppendedLines(metrics), AppendedLines(notices)
     with display(waiting, LEAST) as shown:
         thread = threading.Thread(target=copy_context().run, args=(_follow, *files, shown, done), daemon=True)
         thread.start()
@@ -330,7 +330,7 @@ def following(metrics: Path, notices: Path, waiting: str = "starting the workers
             thread.join(timeout=5)
 
 
-def _follow(metrics: "_Lines", notices: "_Lines", shown: Display, done: threading.Event) -> None:
+def _follow(metrics: "AppendedLines", notices: "AppendedLines", shown: Display, done: threading.Event) -> None:
     last = False
     known: dict[str, Any] = {}
     while not last:
@@ -344,7 +344,7 @@ def _follow(metrics: "_Lines", notices: "_Lines", shown: Display, done: threadin
             shown.update(describe(report), report["step"], report["steps"])
 
 
-class _Lines:
+class AppendedLines:
     """Reads lines that are appended to a JSON lines file. The file may not exist yet, and may be replaced."""
 
     def __init__(self, file: Path) -> None:

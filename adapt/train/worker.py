@@ -117,8 +117,8 @@ def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
                 loop.run(batches, progress, report, save)
         beat("export", patient=True)
         state = points.result(progress) if points else method.merge(parts.loop.objective.exported(engine.full_state()))
-        cut_short = "" if parts.loop.has_ended else _cut_short(method, job.config.method.kind, progress.step, job.steps)
-        figures = {**parts.figures(progress), "cut_short": cut_short, **(points.figures() if points else {})}
+        cut = "" if parts.loop.has_ended else cut_short_notice(method, job.config.method.kind, progress.step, job.steps)
+        figures = {**parts.figures(progress), "cut_short": cut, **(points.figures() if points else {})}
         if rank == 0:
             _export(job, state, parts.tokenizer, method, parts.loop.objective)
             _carry(method, folder)
@@ -177,7 +177,7 @@ class RankParts:
         objective = make(config.objective, tokenizer, config.seed, objective_options(config))
         if job.weighed_words:
             objective.read(Path(job.weighed_words))
-        setting = _setting(job, method, device, world, precision)
+        setting = method_setting(job, method, device, world, precision)
         assert setting.load
         model: Any = method.prepare_model(setting.load(start.model), setting)
         objective.prepare(model)
@@ -313,7 +313,7 @@ def rank_device(local_world: int, trainings: int = 1) -> torch.device:
     return torch.device("cpu")
 
 
-def _setting(job: TrainingRun, method: Method, device: torch.device, world: int, precision: str) -> Setting:
+def method_setting(job: TrainingRun, method: Method, device: torch.device, world: int, precision: str) -> Setting:
     """Builds the method's `Setting`. It contains the length of the run only if the method depends on this length."""
     config, start = job.config, job.pretrained
     kind, options = OBJECTIVES.load(config.objective.kind), objective_options(config)
@@ -347,7 +347,7 @@ def _setting(job: TrainingRun, method: Method, device: torch.device, world: int,
     )
 
 
-def _cut_short(method: Method, kind: str, done: int, steps: int) -> str:
+def cut_short_notice(method: Method, kind: str, done: int, steps: int) -> str:
     """Returns a sentence for the user if a streamed text ended early and the method planned for more steps."""
     if done >= steps or not method.depends_on_length:
         return ""

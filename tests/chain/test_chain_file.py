@@ -8,9 +8,6 @@ import yaml
 
 from adapt.chain.chain_file import ChainFile, read_chain, read_command
 from adapt.chain.chain_nodes import Node, expand_chain, fill
-from adapt.chain.chain_stages import _start
-from adapt.config import Config
-from adapt.job import JOBS
 from adapt.support.errors import ConfigError
 
 TASK = {name: f"{{data}}/{{task}}/{name}.jsonl" for name in ("train", "dev", "test")}
@@ -224,9 +221,3 @@ def test_an_empty_list_of_models_compares_none(tmp_path: Path) -> None:
 def test_invalid_yaml_on_the_command_line_is_named() -> None:
     with pytest.raises(ConfigError, match=r"--training\.max_steps"):
         read_command(["run", "file", "--training.max_steps", "{"])
-
-
-def test_a_sequence_of_separate_models_cannot_be_started_from() -> None:
-    node = Node("finetune", JOBS["finetune"], {}, Config(), lambda values: Config(), "one")
-    with pytest.raises(ConfigError, match="finetune uses the model of one, but one makes several models"):
-        _start(node, "one", {})

@@ -14,10 +14,10 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from adapt.config import ObjectiveConfig
 from adapt.corpus.corpora import Form
-from adapt.corpus.encode_chunks import Encode, Marker, _ended, _entity_numbers, sentences_of
+from adapt.corpus.encode_chunks import Encode, Marker, end_documents, sentences_of
 from adapt.corpus.entities import Span, Tagged, Tagger
 from adapt.corpus.heldout import keys_of
-from adapt.corpus.prepare_corpus import _row
+from adapt.corpus.prepare_corpus import chunk_row
 from adapt.corpus.token_shards import TokenStream
 from adapt.model.locate import Pretrained
 from adapt.model.tokenize.piece_tokenizer import Ragged
@@ -39,7 +39,7 @@ def written(
 ) -> tuple[TokenStream, TokenStream, dict[str, Any]]:
     texts = [Tagged.of(text, spans) for text, spans in zip(TEXTS, entities, strict=True)] if entities else TEXTS
     folder.mkdir(exist_ok=True)
-    counts = json.loads(Encode(pretrained, folder, 0.2, form)(_row(0, 0, texts, None))["counts"][0])
+    counts = json.loads(Encode(pretrained, folder, 0.2, form)(chunk_row(0, 0, texts, None))["counts"][0])
     streams = [TokenStream.open(folder, pattern) for pattern in (SHARD_GLOB, HELDOUT_GLOB)]
     assert min(stream.documents for stream in streams) > 3
     return (*streams, counts)
@@ -122,7 +122,7 @@ def test_causal_documents_end_with_one_end_token(tmp_path: Path, adds_end: bool)
 
 
 def test_names_of_special_tokens_in_a_document_are_read_as_text(tmp_path: Path, pretrained: Pretrained) -> None:
-    row = _row(0, 0, ["a [MASK] model", "the data [SEP][PAD] [UNK] of"], None)
+    row = chunk_row(0, 0, ["a [MASK] model", "the data [SEP][PAD] [UNK] of"], None)
     tokenizer = AutoTokenizer.from_pretrained(pretrained.model)
     found, _, _ = Encode(pretrained, tmp_path, 0.0).tokens(row.to_pylist()[0])
     special = {tokenizer.mask_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id}
@@ -135,7 +135,7 @@ def test_names_of_special_tokens_in_a_document_are_read_as_text(tmp_path: Path, 
 def test_a_causal_document_that_ends_with_the_name_of_the_end_token_gets_one(tmp_path: Path) -> None:
     pretrained = causal(tmp_path / "model", adds_end=False)
     end = AutoTokenizer.from_pretrained(pretrained.model).eos_token_id
-    row = _row(0, 0, ["html ends with </s>"], None).to_pylist()[0]
+    row = chunk_row(0, 0, ["html ends with </s>"], None).to_pylist()[0]
     (ids,) = Encode(pretrained, tmp_path, 0.0, Form.of(ObjectiveConfig(kind="causal"))).tokens(row)[0].lists("tokens")
     assert (ids[-1], (ids == end).sum()) == (end, 1)
 
@@ -143,7 +143,7 @@ def test_a_causal_document_that_ends_with_the_name_of_the_end_token_gets_one(tmp
 @given(st.lists(st.lists(st.sampled_from([7, 8, 9]), max_size=3), max_size=6))
 def test_documents_without_an_end_token_get_one(documents: list[list[int]]) -> None:
     bounds = np.array([0, *accumulate(map(len, documents))])
-    found = _ended(Ragged(bounds, {"tokens": np.array([*chain(*documents)], np.uint32)}), 9)
+    found = end_documents(Ragged(bounds, {"tokens": np.array([*chain(*documents)], np.uint32)}), 9)
     expected = [ids if ids[-1:] == [9] else [*ids, 9] for ids in documents]
     assert [ids.tolist() for ids in found.lists("tokens")] == expected
 
@@ -270,13 +270,10 @@ def test_an_entity_that_ends_inside_a_word_splits_it() -> None:
 
 def test_adjacent_entities_are_two_units_and_overlapping_ones_are_one() -> None:
     text = "abcdefghij"
-    _, encoding = encoded("byte-level", text)
-    numbers = _entity_numbers(encoding, [(2, 4), (4, 6), (5, 8), (2, 3)])
-    by_character = {begin: number for (begin, end), number in zip(encoding.offsets, numbers, strict=True) if end}
-    assert by_character[0] == -1
-    assert by_character[2] == 0
-    assert [by_character[place] for place in (4, 5)] == [1, 1]
-    assert by_character[9] == -1
+    marker, encoding = encoded("byte-level", text)
+    marks = marker.marks(text, encoding, [(2, 4), (4, 6), (5, 8), (2, 3)])
+    assert pieces(text, encoding, marks[UNIT_STARTS])[1:] == ["ab", "cd", "efgh", "ij"]
+    assert "".join(text[begin:end] for begin, end in np.array(encoding.offsets)[marks[ENTITIES]]) == "cdefgh"
 
 
 @pytest.mark.parametrize(
@@ -307,10 +304,10 @@ def test_each_sentence_is_a_document_with_the_key_of_its_text(tiny_bert: Path, t
     texts = ["The model. A loss! A layer.", "Text without an end", "The text. A word."]
     pretrained = Pretrained(tiny_bert, tiny_bert)
     form = Form.of(ObjectiveConfig(kind="tsdae"), sentences=True)
-    row = _row(0, 0, texts, None)
+    row = chunk_row(0, 0, texts, None)
     documents, keys, _ = Encode(pretrained, tmp_path, 0.0, form).tokens(row.to_pylist()[0])
     parts = [sentence for text in texts for sentence in sentences_of(text)]
-    alone, _, _ = Encode(pretrained, tmp_path, 0.0).tokens(_row(0, 0, parts, None).to_pylist()[0])
+    alone, _, _ = Encode(pretrained, tmp_path, 0.0).tokens(chunk_row(0, 0, parts, None).to_pylist()[0])
     assert [ids.tolist() for ids in documents.lists("tokens")] == [ids.tolist() for ids in alone.lists("tokens")]
     assert keys.tolist() == keys_of(texts)[[0, 0, 0, 1, 2, 2]].tolist()
     counts = json.loads(Encode(pretrained, tmp_path, 0.0, form)(row)["counts"][0])

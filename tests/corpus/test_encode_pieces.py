@@ -16,7 +16,7 @@ from adapt.corpus.corpora import Form
 from adapt.corpus.encode_chunks import Encode, Marker
 from adapt.corpus.entities import Span, Tagged
 from adapt.corpus.heldout import key_of
-from adapt.corpus.prepare_corpus import _row
+from adapt.corpus.prepare_corpus import chunk_row
 from adapt.corpus.token_shards import token_schema
 from adapt.model.locate import Pretrained
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer
@@ -86,7 +86,7 @@ def test_shards_equal_those_of_the_library(pretrained: Pretrained, kind: str, tm
     form = Form.of(ObjectiveConfig(kind=kind, **options))  # type: ignore[arg-type]
     texts = [Tagged.of(text, spans) for text, spans in zip(TEXTS, ENTITIES, strict=True)]
     for number in range(2):  # in the second round, the tokens of all pieces come from the cache
-        Encode(pretrained, tmp_path, 0.0, form)(_row(0, number, texts, None))
+        Encode(pretrained, tmp_path, 0.0, form)(chunk_row(0, number, texts, None))
     by_the_library(pretrained, form, tmp_path / "library.arrow")
     shards = sorted(tmp_path.glob("train-*.arrow"))
     assert len(shards) == 2
@@ -94,5 +94,5 @@ def test_shards_equal_those_of_the_library(pretrained: Pretrained, kind: str, tm
 
 
 def test_the_count_shows_whether_the_library_tokenized_whole_texts(pretrained: Pretrained, tmp_path: Path) -> None:
-    _, _, counts = Encode(pretrained, tmp_path, 0.0).tokens(_row(0, 0, TEXTS, None).to_pylist()[0])
+    _, _, counts = Encode(pretrained, tmp_path, 0.0).tokens(chunk_row(0, 0, TEXTS, None).to_pylist()[0])
     assert bool(counts["refused"]) is ("wordless" in str(pretrained.model))

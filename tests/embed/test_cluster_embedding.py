@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adapt.embed.cluster_embedding import PLACES, TEXTS_A_PLACE, EmbedChunks, _unknown_share, check_known, some_of
+from adapt.embed.cluster_embedding import PLACES, TEXTS_A_PLACE, EmbedChunks, check_known, some_of, unknown_share
 from adapt.embed.embedder import EmbeddedTexts, embedder_of
 from adapt.embed.text_chunks import LinesSource, chunk_table, read_lines
 from adapt.ray import runtime
@@ -51,7 +51,7 @@ def test_the_sample_reads_only_the_first_texts_of_an_item(tmp_path: Path, monkey
     lines = [json.dumps({"id": number, "text": "a?" if number < 4 else "a"}) for number in range(TEXTS_A_PLACE)]
     (tmp_path / "texts.jsonl").write_text("\n".join([*lines, "is never read"]))
     items: list[dict[str, Any]] = LinesSource(tmp_path / "texts.jsonl").items()
-    share = _unknown_share(read_lines, items, embedder_of("tests.embed.toys:Lengths", {}, 0), None)
+    share = unknown_share(read_lines, items, embedder_of("tests.embed.toys:Lengths", {}, 0), None)
     assert share == 4 / TEXTS_A_PLACE
 
 

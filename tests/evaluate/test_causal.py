@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LM
 from adapt.config import EvaluationConfig, ObjectiveConfig
 from adapt.corpus.corpora import Form
 from adapt.corpus.encode_chunks import Encode
-from adapt.corpus.prepare_corpus import _row
+from adapt.corpus.prepare_corpus import chunk_row
 from adapt.corpus.shard_batches import Feed
 from adapt.evaluate.evaluation_task import LONGEST, SHORTEST, SHORTEST_PREFIX, TOP, next_words
 from adapt.evaluate.losses import Heldout, heldout_losses
@@ -48,7 +48,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         LlamaForCausalLM(config).save_pretrained(folder)
     texts = sentences(200, seed=6, shortest=4, longest=12)
     (folder / "corpus").mkdir()
-    Encode(Pretrained(folder, folder), folder / "corpus", 0.3, Form.of(CAUSAL))(_row(0, 0, texts, None))
+    Encode(Pretrained(folder, folder), folder / "corpus", 0.3, Form.of(CAUSAL))(chunk_row(0, 0, texts, None))
     return folder
 
 

@@ -14,9 +14,17 @@ from scipy import stats
 
 from adapt.config import EvaluationConfig, ObjectiveConfig
 from adapt.corpus.encode_chunks import Encode
-from adapt.corpus.prepare_corpus import _row
+from adapt.corpus.prepare_corpus import chunk_row
 from adapt.evaluate.losses import Heldout, heldout_losses, predictable_tokens
-from adapt.evaluate.measure_model import LOSSES_FILE, TextLosses, _summed, byte_change, byte_loss, change, mean_loss
+from adapt.evaluate.measure_model import (
+    LOSSES_FILE,
+    TextLosses,
+    byte_change,
+    byte_loss,
+    change,
+    mean_loss,
+    summed_losses,
+)
 from adapt.evaluate.model_matrix import compare_models
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
@@ -171,7 +179,7 @@ TEXTS = [*sentences(20, seed=5), "Ünïcode zählt in Bytes.", "jxfd"]
 @pytest.fixture
 def corpus(tiny_bert: Path, tmp_path: Path) -> Path:
     """Returns a prepared corpus in which all texts are held out."""
-    Encode(Pretrained(tiny_bert, tiny_bert), tmp_path, 1.0)(_row(0, 0, TEXTS, None))
+    Encode(Pretrained(tiny_bert, tiny_bert), tmp_path, 1.0)(chunk_row(0, 0, TEXTS, None))
     return tmp_path
 
 
@@ -240,7 +248,7 @@ def test_a_random_guess_among_all_bytes_takes_eight_bits_per_byte() -> None:
     assert byte_loss(of_bytes, 10).value == pytest.approx(8)
     assert byte_loss(of_pairs, 10).value == pytest.approx(8)
     values = {name: column.tolist() for name, column in vars(of_bytes).items()}
-    assert _summed(values, 0, (None, None, None)).bits_per_byte == pytest.approx(8)
+    assert summed_losses(values, 0, (None, None, None)).bits_per_byte == pytest.approx(8)
 
 
 def test_intervals_are_those_of_a_plain_bootstrap_over_documents() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adapt.corpus.shard_batches import Feed, _stream
+from adapt.corpus.shard_batches import Feed, open_shards
 from adapt.job import JOBS
 from adapt.method.das.stage import ImportanceMeasured, MeasureImportance
 from adapt.model.start import MODEL_FOLDER
@@ -131,7 +131,7 @@ def reading(model: Path) -> Iterator[None]:
 
 def _read(job: TrainingRun, model: Path) -> dict[str, Any]:
     """Reads the batches of a training run, records their content, and writes a copy of `model` as the result."""
-    _stream.cache_clear()  # clears the cache, because folders of shards may have been rewritten
+    open_shards.cache_clear()  # clears the cache, because folders of shards may have been rewritten
     digest, steps, pieces = hashlib.sha256(), 0, dict[int, list[int]]()
     for batch in islice(_batches(job), min(job.steps, BATCHES)):
         steps += 1

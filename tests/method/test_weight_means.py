@@ -15,7 +15,7 @@ from adapt.method.weight_means import (
     Interpolated,
     InterpolateOptions,
     WindowAverage,
-    _warn_of_decay,
+    warn_of_decay,
     window_weights,
 )
 from adapt.support.errors import ModelError
@@ -130,7 +130,7 @@ def test_a_training_that_ends_early_gives_the_mean_so_far() -> None:
 def test_a_falling_learning_rate_is_warned_of_once(
     schedule: Any, floor: float, warnings: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _warn_of_decay.cache_clear()
+    warn_of_decay.cache_clear()
     config = Config(training=TrainingConfig(schedule=schedule, floor_fraction=floor))
     for _ in range(2):
         WindowAverage(AverageOptions()).check(config, Path())

@@ -17,7 +17,7 @@ from adapt.model.packing.isolation import keep_documents_apart, see_only_earlier
 from adapt.objective.masking import make
 from adapt.support.errors import ModelError
 from adapt.train.training_run import TrainingRun
-from adapt.train.worker import _setting
+from adapt.train.worker import method_setting
 from tests.model.families import plain
 from tests.objective.test_objective import DOCUMENTS, batch
 
@@ -94,7 +94,7 @@ def test_a_rank_trains_causally_and_saved_weights_see_both_sides_again(tmp_path:
     plain("bert").save_pretrained(tmp_path)
     config = Config(objective=ObjectiveConfig(kind="causal_detour"))
     job = TrainingRun(config, "ab" * 32, str(tmp_path), (), None, Pretrained(tmp_path, tmp_path, False), 8)
-    setting = _setting(job, Method(), torch.device("cpu"), 1, "fp32")
+    setting = method_setting(job, Method(), torch.device("cpu"), 1, "fp32")
     assert setting.load
     trained = setting.load(tmp_path)
     switched = [module.is_causal for module in trained.modules() if hasattr(module, "is_causal")]

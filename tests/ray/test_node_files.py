@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from adapt.ray.node_files import HomeActor, NodeCopies, _on
+from adapt.ray.node_files import HomeActor, NodeCopies, file_actor_options
 from adapt.runner.folder_copy import announced
 
 pytestmark = pytest.mark.heavy
@@ -29,7 +29,7 @@ def test_a_killed_actor_is_restarted_and_starts_its_copies_again(tmp_path: Path,
 
     (tmp_path / "home" / STAGE).mkdir(parents=True)
     (tmp_path / "home" / STAGE / "file").write_text("at home")
-    options = _on(ray.get_runtime_context().get_node_id())
+    options = file_actor_options(ray.get_runtime_context().get_node_id())
     home = ray.remote(**options)(HomeActor).remote(tmp_path / "home")
     copies = ray.remote(**options)(NodeCopies).remote(tmp_path / "node", home)
     with announced(tmp_path / "home" / STAGE, [], [], None):

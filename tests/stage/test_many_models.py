@@ -31,7 +31,7 @@ from adapt.runner import Finished, Store
 from adapt.runner.record import load_record
 from adapt.show.blocks import Table
 from adapt.stage.context import Context
-from adapt.stage.ensemble import _hours
+from adapt.stage.ensemble import spent_device_hours
 from adapt.support.errors import ConfigError, ModelError
 from tests.model.checkpoints import exchange_tokens
 from tests.samples import VOCABULARY, sentences, write
@@ -166,9 +166,9 @@ def test_device_hours_are_not_known_if_a_member_was_not_made_in_the_chain(
     given = Context.of(config).start
     spent = SimpleNamespace(cost={"device_hours": 1.5})
     monkeypatch.setattr(Store, "record_of", lambda store, stage: spent)
-    assert _hours(made, chain.store) == 3.0
-    assert _hours([made[0], given], chain.store) is None
-    assert _hours([given], chain.store) is None
+    assert spent_device_hours(made, chain.store) == 3.0
+    assert spent_device_hours([made[0], given], chain.store) is None
+    assert spent_device_hours([given], chain.store) is None
 
 
 @pytest.mark.slow

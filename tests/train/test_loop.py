@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from adapt.method.base import Method
-from adapt.train.loop import Ahead, StepRows, _dropout_seed
+from adapt.train.loop import Ahead, StepRows, pass_seed
 from adapt.train.schedule import learning_rate
 from adapt.train.training_run import Progress
 from tests.train.toy import GLOBAL_BATCH, LENGTH, Case, build, columns, feed, model, reference, settings
@@ -260,6 +260,6 @@ def test_a_method_may_call_the_objective_itself_and_report(ranks):
 
 
 def test_dropout_differs_between_steps_and_passes():
-    seeds = {_dropout_seed(seed, step, number) for seed in (0, 1, -1) for step in range(50) for number in range(8)}
+    seeds = {pass_seed(seed, step, number) for seed in (0, 1, -1) for step in range(50) for number in range(8)}
     assert len(seeds) == 3 * 50 * 8
     assert all(0 <= seed < 2**63 for seed in seeds)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from adapt.terminal.live import line
-from adapt.train.metric_trackers import LEAST, _Lines, describe, following
+from adapt.train.metric_trackers import LEAST, AppendedLines, describe, following
 from tests.pseudo_terminal import drawn, screens, sent_to_terminal
 
 
@@ -33,13 +33,13 @@ def file(tmp_path: Path) -> Path:
 # --- reading the file of reports
 
 
-def new(reports: _Lines) -> list[int]:
+def new(reports: AppendedLines) -> list[int]:
     return [metrics["step"] for metrics in reports.new()]
 
 
 def test_reading_starts_at_the_present_end(file: Path) -> None:
     file.write_text(lines(1, 2))
-    reports = _Lines(file)
+    reports = AppendedLines(file)
     assert new(reports) == []
     append(file, lines(3, 4))
     assert new(reports) == [3, 4]
@@ -47,7 +47,7 @@ def test_reading_starts_at_the_present_end(file: Path) -> None:
 
 
 def test_a_file_may_appear_late_and_disappear(file: Path) -> None:
-    reports = _Lines(file)
+    reports = AppendedLines(file)
     assert new(reports) == []
     file.write_text(lines(1))
     assert new(reports) == [1]
@@ -60,7 +60,7 @@ def test_a_file_may_appear_late_and_disappear(file: Path) -> None:
 
 
 def test_an_incomplete_line_is_read_once_it_is_complete(file: Path) -> None:
-    reports = _Lines(file)
+    reports = AppendedLines(file)
     text = lines(1, 2)
     file.write_text(text[:-30])
     assert new(reports) == [1]
@@ -70,7 +70,7 @@ def test_an_incomplete_line_is_read_once_it_is_complete(file: Path) -> None:
 
 
 def test_a_resumed_run_replaces_the_file(file: Path) -> None:
-    reports = _Lines(file)
+    reports = AppendedLines(file)
     file.write_text(lines(1, 2, 3, 4) + '{"step": 5, "lo')
     assert new(reports) == [1, 2, 3, 4]
     file.write_text(lines(1, 2))
@@ -80,7 +80,7 @@ def test_a_resumed_run_replaces_the_file(file: Path) -> None:
 
 
 def test_a_replaced_file_that_has_grown_past_our_position_is_read(file: Path) -> None:
-    reports = _Lines(file)
+    reports = AppendedLines(file)
     file.write_text(lines(1, 2, 3, loss=2.25))
     assert new(reports) == [1, 2, 3]
     file.write_text(lines(1, loss=2.25) + lines(2, 3, 4, 5))

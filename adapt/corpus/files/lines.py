@@ -108,7 +108,7 @@ def object_of(line: bytes | Bad) -> Mapping[str, Any] | Bad:
     if isinstance(line, Bad):
         return line
     try:
-        record = _parsed(line)
+        record = parse_line(line)
     except UnicodeDecodeError:
         return Bad(NOT_UTF8 if b"\0" not in line else "malformed JSON: zero bytes")
     except (ValueError, RecursionError):
@@ -127,7 +127,7 @@ def _reason(line: bytes) -> str:
     return "malformed JSON"
 
 
-def _parsed(line: bytes) -> Any:
+def parse_line(line: bytes) -> Any:
     """Parses a line like `json.loads`, in half the time for usual lines (UTF-8, no white space around the value)."""
     try:
         text = line.decode()

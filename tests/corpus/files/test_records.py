@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapt.corpus.files.formats import SUFFIXES, Bad
-from adapt.corpus.files.lines import _parsed
+from adapt.corpus.files.lines import parse_line
 from adapt.corpus.files.manifest import expand_paths
 from adapt.corpus.files.records import Reading, Span, batches, check_field, read_records, schema_of
 from adapt.support.errors import DataError
@@ -254,7 +254,7 @@ def test_lines_are_parsed_like_json_loads(line: bytes) -> None:
         except (ValueError, RecursionError) as error:
             return repr(error)
 
-    assert parsed(_parsed) == parsed(json.loads)
+    assert parsed(parse_line) == parsed(json.loads)
 
 
 def test_a_text_equal_to_a_reason_is_not_bad(tmp_path: Path) -> None:
