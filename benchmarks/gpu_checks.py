@@ -54,7 +54,7 @@ def _difference(causal: bool, window: int | None, key_heads: int, buckets: bool)
     shapes = [(1, heads, sum(lengths), 64) for heads in (8, key_heads, key_heads)]
     states = [torch.randn(shape, dtype=torch.bfloat16, device="cuda", requires_grad=True) for shape in shapes]
     upstream = torch.randn(1, sum(lengths), 8, 64, dtype=torch.bfloat16, device="cuda")
-    attend: Any = attention._by_bucket if buckets else flash.flash_attention
+    attend: Any = attention.attend_by_bucket if buckets else flash.flash_attention
     rows = [state[0].transpose(0, 1) for state in states]
     found = attend(*rows, where, None, 0.0, causal, window)[None]
     gradients = torch.autograd.grad(found, states, upstream)

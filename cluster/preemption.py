@@ -144,12 +144,12 @@ def watch(metadata: str, drain: Callable[[Notice], bool], look_s: float = LOOK_S
             " cannot reach the server"
         )
     name, ask = found
-    _say(f"asking the metadata server of {name} every {look_s:g} s")
+    say_to_log(f"asking the metadata server of {name} every {look_s:g} s")
     while True:
         try:
             notice = ask(metadata)
         except (OSError, ValueError, KeyError) as error:
-            _say(f"the metadata server of {name} gave no usable answer: {error}")
+            say_to_log(f"the metadata server of {name} gave no usable answer: {error}")
             notice = None
         if notice and drain(notice):
             return f"{notice.why}: told Ray that this node will be terminated in {notice.seconds} s"
@@ -212,11 +212,11 @@ def drain_by_ray(notice: Notice, node: str | None = None, address: str | None = 
     command += ["--address", address] if address else []
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode:
-        _say(f"ray drain-node failed: {' '.join((done.stderr or done.stdout).split())[-300:]}")
+        say_to_log(f"ray drain-node failed: {' '.join((done.stderr or done.stdout).split())[-300:]}")
     return done.returncode == 0
 
 
-def _say(message: str) -> None:
+def say_to_log(message: str) -> None:
     print(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {message}", file=sys.stderr, flush=True)
 
 
@@ -237,15 +237,15 @@ def main() -> None:
         return drain_by_ray(notice, given.node_id, given.address)
 
     if given.verb == "stop":
-        _say(stop(given.seconds, drain, is_training, given.why))
+        say_to_log(stop(given.seconds, drain, is_training, given.why))
         return
     with (Path(tempfile.gettempdir()) / f"dontstop-preemption-{os.getuid()}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:  # an earlier setup of this node has started a `watch` process
-            _say("another process already watches this node")
+            say_to_log("another process already watches this node")
             return
-        _say(watch(given.metadata, drain))
+        say_to_log(watch(given.metadata, drain))
 
 
 if __name__ == "__main__":

@@ -294,7 +294,7 @@ def test_a_job_returns_its_result_and_model_and_shows_them(
     fields: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     messages: list[dict[str, object]] = []
-    monkeypatch.setattr("adapt.runner.notifications._send", lambda address, content: messages.append(content))
+    monkeypatch.setattr("adapt.runner.notifications.send_message", lambda address, content: messages.append(content))
     monkeypatch.setenv("TEST_WEBHOOK", "https://example.org/hook")
     fields |= {"notify": {"webhook": "TEST_WEBHOOK"}}
     run = dontstop.dapt(**fields)

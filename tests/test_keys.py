@@ -212,8 +212,8 @@ USED: dict[str, set[str]] = {
 
 
 def in_version(monkeypatch: pytest.MonkeyPatch, package: str, version: str) -> None:
-    real = stage_module._version
-    monkeypatch.setattr(stage_module, "_version", lambda name: version if name == package else real(name))
+    real = stage_module.package_version
+    monkeypatch.setattr(stage_module, "package_version", lambda name: version if name == package else real(name))
 
 
 def naming(config: Config, package: str, monkeypatch: pytest.MonkeyPatch) -> set[str]:
@@ -257,7 +257,7 @@ def test_only_the_significant_parts_of_a_version_change_keys(config: Config, mon
     def keys(rest: list[str]) -> set[str]:
         """Returns the keys of all stages, if each package's version is its fixed significant parts and then `rest`."""
         numbers = {name: (["99", "1", "2"][: DECIDING.get(name, 0)] + rest)[:3] for name in (*DECIDING, *RECORDED)}
-        monkeypatch.setattr(stage_module, "_version", lambda name: ".".join(numbers[name]))
+        monkeypatch.setattr(stage_module, "package_version", lambda name: ".".join(numbers[name]))
         return {stage.key for stage in stages(config).values()}
 
     assert keys(["3", "4", "5"]) == keys(["6", "7", "8"])

@@ -186,7 +186,7 @@ def _add(
         return node_label(other, list(members.values()))
 
     model, selection = _sources(fill(entry.start, source, values, place), entry, source, place)
-    configured = _configured(entry, values, source, place, selection is not None)
+    configured = entry_configure(entry, values, source, place, selection is not None)
     config, tuned = configured({}), fill(entry.tuned, source, values, place)
     for field_name in entry.keep:
         if field_name not in flat(config):
@@ -267,7 +267,7 @@ def _offers(entry: ChainEntry, field: str) -> bool:
     return bool(entry.job.training or (entry.job.texts and field == "from"))
 
 
-def _configured(
+def entry_configure(
     entry: ChainEntry, values: Mapping[str, str], source: ChainFile, place: str, has_text: bool
 ) -> Configured:
     """Returns a function that makes a node's configuration from given values of some fields.

@@ -101,7 +101,7 @@ class Encode:
         if self.form.sentences:
             texts, owners = with_owners(texts)
             keys = keys[owners]
-        quick = _quick(self.pretrained, self.shared, bool(self.form.marks))
+        quick = piece_tokenizer(self.pretrained, self.shared, bool(self.form.marks))
         encoded = quick(texts)
         ids = encoded.columns[IDS]
         counts = Counter(characters=sum(map(len, texts)), refused=int(bool(quick.refused)))
@@ -225,7 +225,7 @@ def _words(backend: Tokenizer, marks: bool) -> WordsOf | None:
 
 
 @lru_cache(maxsize=1)
-def _quick(pretrained: Pretrained, shared: Any, marks: bool) -> QuickTokenizer:
+def piece_tokenizer(pretrained: Pretrained, shared: Any, marks: bool) -> QuickTokenizer:
     """Returns the process's fast tokenizer, which caches the tokens of pieces of texts."""
     tokenizer, cuts = _loaded(pretrained, shared)
     return QuickTokenizer(tokenizer.backend, _words(tokenizer.backend, marks), cuts=cuts)

@@ -188,7 +188,7 @@ class Measurement:
 
 def measure(measurement: Measurement, folder: Path) -> dict[str, TextLoss]:
     """Measures each corpus in a Ray task on the connected cluster, and writes the losses of documents to `folder`."""
-    measured: MeasuredCorpora = call_on_device(_measure, measurement.config.resources, folder, measurement)
+    measured: MeasuredCorpora = call_on_device(measure_here, measurement.config.resources, folder, measurement)
     losses, routes, figures, examples = measured
     write_atomically(folder / LOSSES_FILE, json.dumps(losses))
     write_atomically(folder / EXAMPLES_FILE, json.dumps(examples, indent=1, ensure_ascii=False))
@@ -347,7 +347,7 @@ def measure_ensemble(measurement: EnsembleMeasurement, folder: Path) -> None:
     Raises:
         ModelError: a model has separate parameters for each domain.
     """
-    losses = call_on_device(_measure, measurement.config.resources, folder, measurement)
+    losses = call_on_device(measure_here, measurement.config.resources, folder, measurement)
     write_atomically(folder / LOSSES_FILE, json.dumps(losses))
 
 
@@ -375,7 +375,7 @@ class MeanProbability:
         return mixed
 
 
-def _measure(measurement: Measurement | EnsembleMeasurement) -> Any:
+def measure_here(measurement: Measurement | EnsembleMeasurement) -> Any:
     """Measures a model or an ensemble in the Ray task. Imports torch late, after Ray has hidden other tasks' GPUs."""
     hide_unreserved_gpus()
     from adapt.evaluate.evaluation_task import measure_corpora, measure_mean

@@ -57,7 +57,7 @@ def run_finetuning(run: FinetuneRun, folder: Path) -> dict[str, Any]:
         TrainingError: the loss is not finite.
     """
     cpus, gpus = run.config.finetune.cpus_per_seed, gpus_per_seed(run.config.finetune)
-    _await_room(run.config.resources, cpus, gpus)
+    await_room(run.config.resources, cpus, gpus)
     task = ray.remote(num_cpus=cpus, num_gpus=gpus)(_work)
     with user_errors(*fits_with_less(run.config.finetune), MICRO_BATCH), telling_stalls("finetune", folder):
         result: RunResult = ray.get(task.remote(run, folder.absolute()))
@@ -86,7 +86,7 @@ def gpus_per_seed(finetune: FinetuneConfig) -> float:
     return share if ray.cluster_resources().get("GPU", 0) else 0.0
 
 
-def _await_room(resources: ResourcesConfig, cpus: float, gpus: float) -> None:
+def await_room(resources: ResourcesConfig, cpus: float, gpus: float) -> None:
     """Waits until a machine has these cores and GPUs free. Raises ClusterError if no machine has that many."""
     try:
         await_resources(replace(resources, workers=1, cpus_per_worker=cpus, gpus_per_worker=gpus))

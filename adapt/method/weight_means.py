@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -25,7 +24,7 @@ from adapt.config import Config, Fraction, OpenFraction, PositiveInt
 from adapt.merge.merger import decay_weights
 from adapt.method.base import Method, Setting, TrainingEngine
 from adapt.support.errors import ModelError
-from adapt.terminal.console import log
+from adapt.terminal.console import say_once
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -130,7 +129,11 @@ class WindowAverage(Method):
 
     def check(self, config: Config, model: Path) -> None:
         if config.training.schedule != "constant" and config.training.floor_fraction < 1:
-            warn_of_decay(config.training.schedule)
+            say_once(
+                f"warning: training.schedule {config.training.schedule} lowers the learning rate at the end, and"
+                " method.kind average is meant to replace such a decay: in our tests averaging helped with a constant"
+                " rate, and not with a falling one (docs/science/forgetting.md); set training.schedule: constant"
+            )
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         self._weights = window_weights(setting.steps, self.options)
@@ -161,16 +164,6 @@ class WindowAverage(Method):
         if not self._total:
             return state
         return {name: self._sums[name] / self._total if name in self._sums else each for name, each in state.items()}
-
-
-@cache
-def warn_of_decay(schedule: str) -> None:
-    """Warns that the learning rate decays. Logs this once per process, even if there are several training runs."""
-    log(
-        f"warning: training.schedule {schedule} lowers the learning rate at the end, and method.kind average is meant"
-        " to replace such a decay: in our tests averaging helped with a constant rate, and not with a falling one"
-        " (docs/science/forgetting.md); set training.schedule: constant"
-    )
 
 
 def window_weights(steps: int, options: AverageOptions) -> dict[int, float]:

@@ -26,7 +26,7 @@ FILES = {
     "tokenizer_config.json": "f751631772c0ae1318e75b816908ecb25130da23bdca56517d2b59a51adaec35",
 }
 """SHA-256 of each file of the model."""
-_checked: set[Path] = set()
+checked_folders: set[Path] = set()
 """Folders whose files this process has checked."""
 
 
@@ -71,14 +71,14 @@ def check_files(folder: Path) -> None:
     Raises:
         ModelError: a file has another digest. The message names the file.
     """
-    if folder in _checked:
+    if folder in checked_folders:
         return
     if changed := changed_files(folder, FILES):
         raise ModelError(
             f"the files in {folder} differ from the downloaded {NAME}: {named_faults(changed)}",
             "delete the folder; the next run fetches it again",
         )
-    _checked.add(folder)
+    checked_folders.add(folder)
 
 
 def is_complete(folder: Path) -> bool:

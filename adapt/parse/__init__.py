@@ -37,7 +37,7 @@ def parse(arguments: Sequence[str], program: str, kind: Kind = DAPT) -> Config:
         ConfigError: a file cannot be read, a key is unknown (the message names the nearest known key), a type or value
             is wrong, or fields contradict each other.
     """
-    values = _with_defaults(read_given(arguments), kind)
+    values = with_defaults(read_given(arguments), kind)
     kinds = named_in(values)
     if asks_for(arguments, "--help", "-h"):
         print(help_text(program, kind, option_sections(kinds), values))
@@ -65,14 +65,14 @@ def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
     given = nested(values)
     refuse_variables(given, f"in {place}")
     try:
-        content = _with_defaults(given, kind)
+        content = with_defaults(given, kind)
         kinds = named_in(content)
         return _checked(_read(content, kinds, "see --help"), kind, kinds)
     except ConfigError as error:
         raise ConfigError(f"{place}: {error.what}", error.fix) from error
 
 
-def _with_defaults(given: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
+def with_defaults(given: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
     """Adds the job's defaults to the given values.
 
     If the given values set a training length, the job's default number of steps is left out. If they set phases, the

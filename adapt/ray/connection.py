@@ -76,7 +76,7 @@ def start_ray() -> None:
     for attempt in range(_ATTEMPTS):
         folder, began = private_folder(), time.monotonic()
         try:
-            _start(folder)
+            start_once(folder)
         except Exception as error:
             lasted, reason = time.monotonic() - began, " ".join(str(error).split()) or type(error).__name__
             _kill_processes(folder)
@@ -92,7 +92,8 @@ def start_ray() -> None:
             return
 
 
-def _start(folder: Path) -> None:
+def start_once(folder: Path) -> None:
+    """Starts Ray in a folder, and connects to it."""
     ray = ray_library()
     os.environ[OWN_RAY] = str(folder)
     if os.path.expanduser("~") == "~":  # sets HOME for users without a home folder, because Ray Train needs it

@@ -189,12 +189,12 @@ def await_resources(resources: ResourcesConfig) -> None:
         ClusterError: resources are missing; on a cluster, they are still missing after `resources.wait_s`.
     """
     bundle, fewest = bundle_of(resources), fewest_of(resources.workers)
-    if _placeable(bundle) < fewest and address_of(resources):
+    if placeable_workers(bundle) < fewest and address_of(resources):
         _grow(bundle, resources)
-    if (placeable := _placeable(bundle)) < fewest:
+    if (placeable := placeable_workers(bundle)) < fewest:
         raise ClusterError(
             f"the cluster has room for {placeable} of {fewest} workers with {_words(bundle)} each; "
-            f"it has {_words(_totals(bundle))} in total",
+            f"it has {_words(cluster_totals(bundle))} in total",
             f"set resources.workers to at most {max(placeable, 1)}, lower resources.cpus_per_worker or"
             " resources.gpus_per_worker, or add nodes",
         )
@@ -218,7 +218,7 @@ def _grow(bundle: dict[str, float], resources: ResourcesConfig) -> None:
     group = ray.util.placement_group([bundle] * most_of(resources.workers), strategy="PACK")
     deadline = time.monotonic() + resources.wait_s
     try:
-        while _placeable(bundle) < fewest and time.monotonic() < deadline:
+        while placeable_workers(bundle) < fewest and time.monotonic() < deadline:
             time.sleep(1)
     finally:
         ray.util.remove_placement_group(group)  # frees the resources, so that the workers can reserve them
@@ -226,15 +226,17 @@ def _grow(bundle: dict[str, float], resources: ResourcesConfig) -> None:
 
 def totals() -> dict[str, float]:
     """Returns the numbers of cores and GPUs that the cluster has now."""
-    return _totals({"CPU": 0, "GPU": 0})
+    return cluster_totals({"CPU": 0, "GPU": 0})
 
 
-def _totals(bundle: dict[str, float]) -> dict[str, float]:
+def cluster_totals(bundle: dict[str, float]) -> dict[str, float]:
+    """Returns the total amounts, in the cluster, of the resources in `bundle`."""
     ray = ray_library()
     return {name: ray.cluster_resources().get(name, 0) for name in bundle}
 
 
-def _placeable(bundle: dict[str, float]) -> int:
+def placeable_workers(bundle: dict[str, float]) -> int:
+    """Returns how many workers with the resources `bundle` fit on an otherwise idle cluster."""
     ray = ray_library()
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return sum(int(min(node.get(name, 0) / amount for name, amount in bundle.items())) for node in alive)

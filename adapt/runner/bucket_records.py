@@ -25,7 +25,6 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -35,7 +34,7 @@ from adapt.runner.files import ASIDE, file_aside, make_folder, storage_errors, w
 from adapt.runner.lock import Lease
 from adapt.runner.record import RECORD_FILE, Record, load_record
 from adapt.support.errors import StageError, StorageError
-from adapt.terminal.console import log
+from adapt.terminal.console import say_once
 
 DIGITS = 16
 """Number of digits of a stage's key in the names of the stage's folder and objects.
@@ -320,12 +319,6 @@ def is_inside(name: str) -> bool:
     """Returns whether a path is relative and stays inside its folder."""
     parts = PurePosixPath(name).parts
     return bool(parts) and not name.startswith("/") and ".." not in parts and "\0" not in name
-
-
-@cache
-def say_once(message: str) -> None:
-    """Logs a message once per process."""
-    log(message)
 
 
 _held: dict[Path, ExitStack] = {}

@@ -173,7 +173,7 @@ Runs resume from these files, or people read them. People may delete or edit the
 """
 SAID_BYTES = 4 * 2**30
 """A content check is logged if the files have at least this size [bytes], because it then takes seconds."""
-_checked: dict[str, str] = {}
+checked_stamps: dict[str, str] = {}
 """Stamp (size, times and inode) of each file whose content this process has checked or written, keyed by path."""
 _checking = threading.Lock()
 _CANNOT = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF)
@@ -229,7 +229,7 @@ def digest_outputs(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """
     stamps = {str(folder / name): stamp_of((folder / name).stat()) for name in names}
     digests = sha256_of_all(folder, names)
-    _checked.update(stamps)
+    checked_stamps.update(stamps)
     return digests
 
 
@@ -241,12 +241,12 @@ def check_content(record: Record) -> None:
     """
     with _checking:  # one check at a time, because stages that start together often read the same files
         stamps = {name: _stamp(record.path / name) for name in record.digests}
-        left = {name: stamp for name, stamp in stamps.items() if _checked.get(str(record.path / name)) != stamp}
+        left = {name: stamp for name, stamp in stamps.items() if checked_stamps.get(str(record.path / name)) != stamp}
         size = sum(record.outputs.get(name, 0) for name in left)
         if size > SAID_BYTES:
             log(f"checking the content of {record.path.parent.name}/{record.path.name} ({size / 1e9:.0f} GB)")
         _refuse(record, changed_files(record.path, {name: record.digests[name] for name in left}))
-        _checked.update({str(record.path / name): stamp for name, stamp in left.items()})
+        checked_stamps.update({str(record.path / name): stamp for name, stamp in left.items()})
 
 
 def _stamp(file: Path) -> str:

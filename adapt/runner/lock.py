@@ -268,7 +268,7 @@ def leased(
         waits_for: as in `locked`.
         newest: function that finds the newest files of the stage without the lease, in case the lease is damaged.
     """
-    lease = _take(bucket, name, mirror, waits_for, newest)
+    lease = take_lease(bucket, name, mirror, waits_for, newest)
     ended = threading.Event()
     keeper = threading.Thread(target=lease.keep, args=(ended,), daemon=True)
     keeper.start()
@@ -280,13 +280,14 @@ def leased(
         lease.release()
 
 
-def _take(
+def take_lease(
     bucket: S3Bucket,
     name: str,
     mirror: str,
     waits_for: Callable[[str], None] | None,
     newest: Callable[[], CopyState] = CopyState,
 ) -> Lease:
+    """Takes a lease in a bucket, and waits for its holder. The arguments are those of `leased`."""
     machine = _machine(mirror)
     content: dict[str, str | int] = {
         "holder": f"process {os.getpid()} on {socket.gethostname()}",

@@ -31,7 +31,7 @@ from uuid import uuid4
 
 from adapt.runner.bucket import S3Bucket
 from adapt.runner.bucket_errors import Address, ConflictError
-from adapt.runner.bucket_records import FRESH_S, BucketRecords, evict, hold, is_inside, say_once, using
+from adapt.runner.bucket_records import FRESH_S, BucketRecords, evict, hold, is_inside, using
 from adapt.runner.digest import check_content, named_faults, sha256_of
 from adapt.runner.files import file_aside, folder_aside, make_folder
 from adapt.runner.lock import CopyState, free_text, is_abandoned, is_begun, is_held, is_held_by, locked, progress_in
@@ -39,7 +39,7 @@ from adapt.runner.record import Record, load_record
 from adapt.support.errors import ConfigError, StageError, StorageError
 from adapt.support.paths import user_path
 from adapt.support.redact import redact
-from adapt.terminal.console import log
+from adapt.terminal.console import log, say_once
 
 FOLDER = "dontstop-buckets"
 """Name of the folder with all local copies of buckets."""

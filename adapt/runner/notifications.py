@@ -79,7 +79,7 @@ def notify(settings: NotifyConfig, event: Event, about: str, text: str, **facts:
     if not _sending:
         atexit.register(wait_until_sent)
     content = body(settings, event, about, text, facts)
-    thread = threading.Thread(target=_send, args=(os.environ.get(settings.webhook, ""), content), daemon=True)
+    thread = threading.Thread(target=send_message, args=(os.environ.get(settings.webhook, ""), content), daemon=True)
     _sending.append(thread)
     thread.start()
 
@@ -117,7 +117,7 @@ def wait_until_sent(seconds: float = AT_THE_END_S) -> None:
             log("notify: the process ends before the webhook has answered")
 
 
-def _send(address: str, content: Mapping[str, Any]) -> None:
+def send_message(address: str, content: Mapping[str, Any]) -> None:
     """Sends a message, and tries again if the receiver fails. The last failure is logged, without the address."""
     headers = {"Content-Type": "application/json", "User-Agent": "dontstop"}
     fault, pause = "", PAUSE_S

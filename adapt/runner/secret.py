@@ -8,12 +8,11 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from adapt.runner.bucket_records import say_once
 from adapt.runner.files import ASIDE, storage_errors
 from adapt.runner.lock import locked
 from adapt.runner.mirror import mirror_at
 from adapt.support.errors import ConfigError, StorageError
-from adapt.terminal.console import log
+from adapt.terminal.console import log, say_once
 
 VARIABLE = "DONTSTOP_KEY"
 """Environment variable with a key that is used instead of the key file."""

@@ -407,13 +407,13 @@ def deciding(*packages: str) -> dict[str, dict[str, str]]:
 
     The packages are not imported.
     """
-    counted = {package: ".".join(_version(package).split(".")[: DECIDING[package]]) for package in packages}
+    counted = {package: ".".join(package_version(package).split(".")[: DECIDING[package]]) for package in packages}
     return {"packages": counted} if counted else {}
 
 
 def ran_with() -> dict[str, str]:
     """Returns the installed versions of all packages that may have affected a stage. They go into its record."""
-    versions = {package: _version(package) for package in dict.fromkeys((*RECORDED, *DECIDING))}
+    versions = {package: package_version(package) for package in dict.fromkeys((*RECORDED, *DECIDING))}
     return {package: version for package, version in versions.items() if version}
 
 
@@ -425,7 +425,8 @@ def say_untried() -> None:
 
 
 @cache
-def _version(package: str) -> str:
+def package_version(package: str) -> str:
+    """Returns the version of an installed package, or "" if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -86,7 +86,7 @@ class Generate(Stage[GeneratedTexts]):
         """Generates the text on the cluster. Continues from the finished blocks of an interrupted run."""
         from adapt.generate import generate_blocks, makers
 
-        section, prompts = self.config.generate, _prompts_of(self.prompts) if self.prompts else []
+        section, prompts = self.config.generate, read_prompts(self.prompts) if self.prompts else []
         model = self.start.made(done)
         is_decoder = self.way == "decoder"
         maker = makers.FromDecoder(model, section, prompts) if is_decoder else makers.FromEncoder(model, section)
@@ -95,7 +95,7 @@ class Generate(Stage[GeneratedTexts]):
         return _generated(self.name, figures, self.config)
 
 
-def _prompts_of(files: Files) -> list[str]:
+def read_prompts(files: Files) -> list[str]:
     """Reads the prompts, at most MOST_PROMPTS."""
     texts = (
         text

@@ -337,7 +337,7 @@ def run_cluster_command(asked: ClusterCommand) -> None:
     )
 
 
-def _cluster(asked: ClusterCommand) -> cluster_jobs.JobCluster:
+def checked_cluster(asked: ClusterCommand) -> cluster_jobs.JobCluster:
     """Checks the size of the working directory, and connects to the cluster."""
     environment = cluster_check.runtime_environment(cluster_check.working_directory())
     cluster_check.check_size(environment)
@@ -364,12 +364,12 @@ def _submit(asked: ClusterCommand, order: Order) -> None:
         order = replace(
             order, verb="stages", further=(f"--retries={asked.retries}", *again, *driver_options(asked.drive_on))
         )
-    job = submit(_cluster(asked), order, "again" in asked.switches)
+    job = submit(checked_cluster(asked), order, "again" in asked.switches)
     finish("submit", str(job.submission_id), {"status": str(job.status.value), **_times(job)})
 
 
 def _status(asked: ClusterCommand, order: Order) -> None:
-    cluster = _cluster(asked)
+    cluster = checked_cluster(asked)
     jobs = cluster.jobs(order.name)
     rows = []
     for job in jobs:
@@ -383,7 +383,7 @@ def _status(asked: ClusterCommand, order: Order) -> None:
 
 
 def _logs(asked: ClusterCommand, order: Order) -> None:
-    cluster = _cluster(asked)
+    cluster = checked_cluster(asked)
     if asked.stage:
         said = run_small(cluster, order.command("logs", f"--stage={asked.stage}"), f"dontstop-logs-{order.digest[:12]}")
         finish("logs", said["path"], said["metrics"])
@@ -398,7 +398,7 @@ def _logs(asked: ClusterCommand, order: Order) -> None:
 
 
 def _stop(asked: ClusterCommand, order: Order) -> None:
-    stopped = cluster_jobs.stop(_cluster(asked), order.name)
+    stopped = cluster_jobs.stop(checked_cluster(asked), order.name)
     if not stopped:
         log(f"no job of {order.name} is running")
     finish("stop", order.name, {"stopped": len(stopped)})

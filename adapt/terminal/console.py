@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -63,6 +64,12 @@ def log(message: str) -> None:
     with suppress(OSError, ValueError):
         sys.stderr.write(f"{line}\n")  # writes the line in one call, so that lines of several threads are not mixed
         sys.stderr.flush()
+
+
+@cache
+def say_once(message: str) -> None:
+    """Logs a message once per process."""
+    log(message)
 
 
 def json_line(message: str, **further: Any) -> str:

@@ -99,10 +99,11 @@ class HeldLog:
         now = time.monotonic()
         self._next = now + max(_LEAST_S, _SHARE * (now - self._began))
         if self.folder:
-            _add_line(self.folder, kind, **values)
+            add_held_line(self.folder, kind, **values)
 
 
-def _add_line(folder: Path, kind: str, at: float | None = None, **values: Any) -> None:
+def add_held_line(folder: Path, kind: str, at: float | None = None, **values: Any) -> None:
+    """Adds an event to the file from which `held_time` is computed."""
     line = {"time": round(time.time() if at is None else at, 3), "kind": kind, **values}
     with suppress(OSError):  # an error is ignored, because a failure to count time must not end the run
         at_home(folder, add_line, folder / HELD_FILE, line)
@@ -121,8 +122,8 @@ def holding(folder: Path, devices: int, waits: bool) -> Iterator[None]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     if (lines := _lines(folder)) and lines[-1]["kind"] != "end":
-        _add_line(folder, "end", at=(folder / HELD_FILE).stat().st_mtime, failed=True)
-    _add_line(folder, "begin", devices=devices, waits=waits)
+        add_held_line(folder, "end", at=(folder / HELD_FILE).stat().st_mtime, failed=True)
+    add_held_line(folder, "begin", devices=devices, waits=waits)
     ended = threading.Event()
     thread = threading.Thread(target=_beat, args=(folder / HELD_FILE, ended), daemon=True)
     thread.start()
@@ -133,7 +134,7 @@ def holding(folder: Path, devices: int, waits: bool) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        _add_line(folder, "end", failed=failed)
+        add_held_line(folder, "end", failed=failed)
 
 
 def _beat(file: Path, ended: threading.Event) -> None:

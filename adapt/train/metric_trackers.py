@@ -90,7 +90,7 @@ class Trackers:
     """Context manager of all trackers of a run. Only rank 0 has active trackers."""
 
     def __init__(self, job: TrainingRun, step: int, active: bool) -> None:
-        self._trackers = _open(job, step) if active else []
+        self._trackers = open_trackers(job, step) if active else []
 
     def __enter__(self) -> "Trackers":
         return self
@@ -121,7 +121,8 @@ class Trackers:
             tracker.log(metrics, int(metrics["step"]))
 
 
-def _open(job: TrainingRun, step: int) -> list[Tracker]:
+def open_trackers(job: TrainingRun, step: int) -> list[Tracker]:
+    """Opens the trackers that the run's configuration names, and those that every run has."""
     tracking = job.config.tracking
     os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
     trackers: list[Tracker] = [File(Path(job.folder) / METRICS_FILE, step), TensorBoard(job, step)]

@@ -87,7 +87,7 @@ class RankGroup(Backend):
             self.meet(worker_group, backend_config)
             return
         with _explained(backend_config.rules):
-            _watch(worker_group, backend_config.rules.folder, backend_config.limits)
+            watch_ranks(worker_group, backend_config.rules.folder, backend_config.limits)
             self.meet(worker_group, backend_config)
             worker_group.execute(beat, IDLE)  # a rank counts as idle until Ray Train calls the training function
 
@@ -109,7 +109,7 @@ class RankGroup(Backend):
         TorchConfig().backend_cls().on_shutdown(worker_group, backend_config)
 
 
-def _watch(worker_group: Any, folder: Path, limits: Limits) -> None:
+def watch_ranks(worker_group: Any, folder: Path, limits: Limits) -> None:
     """Begins the watch of each rank.
 
     The start of a rank may take several times as long as earlier starts in this job on the same host. Without an

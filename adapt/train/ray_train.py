@@ -109,7 +109,7 @@ def on_all_ranks(run: RankedRun) -> None:
     local = Path(tempfile.mkdtemp(prefix="train-", dir=os.environ[OWN_RAY])) if runtime.is_own_ray() else None
     while not is_done:
         mend_run(run.run_folder, sealing)
-        scaling = _scaling(run, avoided)
+        scaling = scaling_config(run, avoided)
         trainer: Any = TorchTrainer(
             run.function,
             train_loop_config={**run.told, "sealing": sealing},
@@ -125,7 +125,7 @@ def on_all_ranks(run: RankedRun) -> None:
             trainer = with_policy(trainer, policy)
         try:
             with following(run.folder / METRICS_FILE, run.folder / NOTICE_FILE):
-                _fit(trainer, run, local)
+                fit_in_thread(trainer, run, local)
             is_done = True
         except BadNodeError as error:
             avoided = frozenset(RestartLog(run.folder).avoided())
@@ -154,7 +154,7 @@ def on_all_ranks(run: RankedRun) -> None:
         (run.folder / name).unlink(missing_ok=True)
 
 
-def _fit(trainer: Any, run: RankedRun, local: Path | None) -> None:
+def fit_in_thread(trainer: Any, run: RankedRun, local: Path | None) -> None:
     """Trains in a separate thread.
 
     In the main thread, Ray Train would handle signals and end the process.
@@ -197,7 +197,7 @@ def _fit(trainer: Any, run: RankedRun, local: Path | None) -> None:
         raise failure.as_ours(errors[0], folder) from errors[0]
 
 
-def _scaling(run: RankedRun, avoided: frozenset[str]) -> ScalingConfig:
+def scaling_config(run: RankedRun, avoided: frozenset[str]) -> ScalingConfig:
     """Returns Ray Train's configuration of the number of ranks and of the resources that each rank reserves."""
     sizes, bundle = run.sizes, runtime.bundle_of(run.resources)
     workers: Any = sizes[0] if len(sizes) == 1 else (sizes[0], sizes[-1])

@@ -92,14 +92,14 @@ def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
     beat("loading the checkpoint", patient=True)
     progress, restarts = checkpoints.load(), RestartLog(folder)
     beat("starting to read the corpus", patient=True)
-    nodes, starts = _nodes(), _starts()
+    nodes, starts = rank_nodes(), _starts()
     if rank == 0:
         at_home(folder, restarts.group_began, progress.step, [node for node, _ in nodes], dict(nodes))
     loop = replace(parts.loop, spike_text=SpikeText(job))
     if rank == 0:
         loop = replace(loop, reached=partial(_reach, folder, restarts, starts))
     with checkpoints.arriving():
-        feeding = _feeding(job, progress.step, parts.loop.objective)
+        feeding = open_feed(job, progress.step, parts.loop.objective)
         with Trackers(job, progress.step, active=rank == 0) as trackers, feeding as batches:
 
             def report(metrics: dict[str, Any]) -> None:
@@ -120,13 +120,13 @@ def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
         cut = "" if parts.loop.has_ended else cut_short_notice(method, job.config.method.kind, progress.step, job.steps)
         figures = {**parts.figures(progress), "cut_short": cut, **(points.figures() if points else {})}
         if rank == 0:
-            _export(job, state, parts.tokenizer, method, parts.loop.objective)
+            export_result(job, state, parts.tokenizer, method, parts.loop.objective)
             _carry(method, folder)
             write_atomically(folder / PROGRESS_FILE, json.dumps(figures))
         dist.barrier()
 
 
-def _nodes() -> list[tuple[str, str]]:
+def rank_nodes() -> list[tuple[str, str]]:
     """Returns the id of each rank's node, and the node's name for messages. All ranks must call it."""
     nodes: list[Any] = [None] * dist.get_world_size()
     name = f"{socket.gethostname()} ({ray.util.get_node_ip_address()})"
@@ -357,7 +357,7 @@ def cut_short_notice(method: Method, kind: str, done: int, steps: int) -> str:
     )
 
 
-def _feeding(job: TrainingRun, first_step: int, objective: Objective) -> AbstractContextManager[Iterator[Columns]]:
+def open_feed(job: TrainingRun, first_step: int, objective: Objective) -> AbstractContextManager[Iterator[Columns]]:
     """Opens the stream of this rank's shares of the global batches, starting at step `first_step`."""
     context = ray.train.get_context()
     rank, world = context.get_world_rank(), context.get_world_size()
@@ -411,8 +411,9 @@ def _carry(method: Method, folder: Path) -> None:
         target.rmdir()
 
 
-def _export(
+def export_result(
     job: TrainingRun, state: dict[str, torch.Tensor], tokenizer: Any, method: Method, objective: Objective
 ) -> None:
+    """Writes the trained model and its tokenizer to the folder of the run."""
     with folder_aside(Path(job.folder) / MODEL_FOLDER) as aside:
         objective.save(job.pretrained, state, tokenizer, aside, method.resize)

@@ -133,7 +133,7 @@ def dispatch(
     errors: list[BaseException] = []
     with tempfile.TemporaryDirectory(prefix="dontstop-tune-", ignore_cleanup_errors=True) as scratch:
         given = (board, at_once, scheduler, mailbox, scratch, errors)
-        thread = threading.Thread(target=_tune, args=given, name="tune", daemon=True)
+        thread = threading.Thread(target=run_tune, args=given, name="tune", daemon=True)
         thread.start()  # runs in a thread, because in the main thread Tune replaces signal handlers
         try:
             while thread.is_alive():
@@ -171,7 +171,9 @@ def _leftover(board: Board, begin: Callable[[Asked], None], look: Callable[[], M
         board.end(number)
 
 
-def _tune(board: Board, at_once: int, scheduler: Any, mailbox: Any, scratch: str, errors: list[BaseException]) -> None:
+def run_tune(
+    board: Board, at_once: int, scheduler: Any, mailbox: Any, scratch: str, errors: list[BaseException]
+) -> None:
     """Runs Ray Tune, in a thread. Tune's own files are temporary, because all results are also in the store."""
     hush()
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # Ray's new output prints a message even with verbose=0

@@ -265,7 +265,7 @@ def search_of_command(arguments: Sequence[str]) -> Search:
     arguments = [_long(argument) for argument in arguments]
     tune = read_given(arguments).get("tune")
     job = job_searched(tune if isinstance(tune, Mapping) else {})
-    configure: Configure = partial(_configured, arguments, job)
+    configure: Configure = partial(trial_config, arguments, job)
     return search_of(job, configure({}), configure)
 
 
@@ -287,7 +287,8 @@ def job_searched(tune: Mapping[str, Any]) -> Job:
     )
 
 
-def _configured(arguments: Sequence[str], job: Job, values: Mapping[str, Any]) -> Config:
+def trial_config(arguments: Sequence[str], job: Job, values: Mapping[str, Any]) -> Config:
+    """Returns the configuration of a trial from the arguments of the command and the tried values."""
     given = [f"--{name}={value if isinstance(value, str) else canonical(value)}" for name, value in values.items()]
     return parse([*arguments, *given], PROGRAM, job.kind)
 

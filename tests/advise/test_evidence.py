@@ -107,7 +107,7 @@ def test_tapt_also_trains_on_the_pool(tmp_path: Path) -> None:
 
 
 def test_work_hours_and_price(size: ModelSize, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forecast, "_rate", lambda *_: (1e9, "as told"))
+    monkeypatch.setattr(forecast, "expected_rate", lambda *_: (1e9, "as told"))
     found = costs(CONFIG, EVIDENCE, size, Store(tmp_path))
     fine_tuning = 1e7 * training_flops(size, Workload(50, 0))
     dapt = 4_500_000 * training_flops(size, Workload(50, 0.15))

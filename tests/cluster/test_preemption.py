@@ -44,9 +44,9 @@ def test_a_notice_is_passed_to_ray_with_its_deadline(metadata: Metadata) -> None
     def announced(cloud: str) -> None:
         metadata.announce(25)
 
-    usual = preemption._say
+    usual = preemption.say_to_log
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preemption, "_say", lambda message: (usual(message), announced(message)))
+        patch.setattr(preemption, "say_to_log", lambda message: (usual(message), announced(message)))
         said = watch(metadata.address, drain, look_s=0.01)
     assert len(told) == 2
     assert all(20 <= notice.seconds <= 30 for notice in told)

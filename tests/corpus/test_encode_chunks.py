@@ -268,12 +268,12 @@ def test_an_entity_that_ends_inside_a_word_splits_it() -> None:
     assert pieces(text, encoding, marks[UNIT_STARTS])[1:] == ["IL-2", "-mediated"]
 
 
-def test_adjacent_entities_are_two_units_and_overlapping_ones_are_one() -> None:
+def test_adjacent_entities_are_two_units_and_the_first_of_overlapping_ones_counts() -> None:
     text = "abcdefghij"
     marker, encoding = encoded("byte-level", text)
     marks = marker.marks(text, encoding, [(2, 4), (4, 6), (5, 8), (2, 3)])
-    assert pieces(text, encoding, marks[UNIT_STARTS])[1:] == ["ab", "cd", "efgh", "ij"]
-    assert "".join(text[begin:end] for begin, end in np.array(encoding.offsets)[marks[ENTITIES]]) == "cdefgh"
+    assert pieces(text, encoding, marks[UNIT_STARTS])[1:-1] == ["ab", "cd", "ef", "ghij"]
+    assert "".join(text[begin:end] for begin, end in np.array(encoding.offsets)[marks[ENTITIES]]) == "cdef"
 
 
 @pytest.mark.parametrize(

@@ -38,11 +38,11 @@ def _at_once() -> Iterator[None]:
 
     Normally, the tokenizer only starts to split texts after it has tokenized a large amount of unsplit text.
     """
-    encode_chunks._quick.cache_clear()
+    encode_chunks.piece_tokenizer.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encode_chunks, "QuickTokenizer", partial(QuickTokenizer, worth=0))
         yield
-    encode_chunks._quick.cache_clear()
+    encode_chunks.piece_tokenizer.cache_clear()
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

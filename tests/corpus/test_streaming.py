@@ -115,22 +115,20 @@ def test_a_resumed_run_gets_the_same_batches(online: Online, seed: int) -> None:
     assert lived == whole
 
 
-def test_a_resumed_run_reads_no_items_before_its_window(online: Online, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_reads_no_items_before_its_window(online: Online) -> None:
     whole = [plain(batch) for batch in online.batches(0, False)]
     lengths = ItemIndex.open(online.index).tokens
     assert len(lengths) == len(online.items) == FILES
     read: list[int] = []
-    here = Online._here
 
-    def noting(self: Online, items: list[dict[str, Any]]) -> Any:
-        for item in items:
-            read.append(item["item"])
-            yield from here(self, [item])
+    def noting(batch: dict[str, Any]) -> Any:
+        read.append(int(batch["item"][0]))
+        return online.read(batch)
 
-    monkeypatch.setattr(Online, "_here", noting)
+    noted = replace(online, read=noting)
     for step in range(len(whole)):
         read.clear()
-        assert plain(next(online.batches(step, False))) == whole[step]
+        assert plain(next(noted.batches(step, False))) == whole[step]
         begin = online.cut.start_of(step)
         before = sum(1 for place in range(FILES) if sum(lengths[: place + 1]) <= begin)
         assert read[0] == online.order[before]

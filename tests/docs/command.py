@@ -39,8 +39,8 @@ def make_small() -> None:
     The machine's speed is set to a constant, because measuring it needs a new process and takes four times as long as
     the rest of a plan.
     """
-    with_defaults = adapt.parse._with_defaults
-    of_command, of_chain = search_run._configured, chain_nodes._configured
+    with_defaults = adapt.parse.with_defaults
+    of_command, of_chain = search_run.trial_config, chain_nodes.entry_configure
     tried: list[Mapping[str, Any]] = [{}]
 
     def small(given: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
@@ -63,10 +63,10 @@ def make_small() -> None:
         return lambda values: trying(configure, values)
 
     demo_checkpoint.check_files = lambda folder: None  # type: ignore[assignment]
-    device._measured = lambda precision, workers: (device.found(workers), 1e11)  # type: ignore[assignment]
-    adapt.parse._with_defaults = small
-    search_run._configured = lambda arguments, job, values: trying(of_command, values, arguments, job)
-    chain_nodes._configured = in_chain
+    device.measured_device = lambda precision, workers: (device.found(workers), 1e11)  # type: ignore[assignment]
+    adapt.parse.with_defaults = small
+    search_run.trial_config = lambda arguments, job, values: trying(of_command, values, arguments, job)
+    chain_nodes.entry_configure = in_chain
 
 
 def check(file: str) -> None:

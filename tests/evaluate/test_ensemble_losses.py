@@ -65,7 +65,7 @@ def sample(monkeypatch: pytest.MonkeyPatch) -> Heldout:
 
 def measured(config: Config, models: list[Path]) -> dict[str, list[float]]:
     given = EnsembleMeasurement(config, tuple(Pretrained(folder, folder) for folder in models), {"domain": "unused"})
-    losses: dict[str, dict[str, list[float]]] = measure_model._measure(given)
+    losses: dict[str, dict[str, list[float]]] = measure_model.measure_here(given)
     return losses["domain"]
 
 

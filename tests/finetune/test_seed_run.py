@@ -205,7 +205,7 @@ def test_a_run_that_runs_out_of_memory_names_the_field(monkeypatch: pytest.Monke
     def lacks(_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("adapt.finetune.ray_task._await_room", lambda *_: None)
+    monkeypatch.setattr("adapt.finetune.ray_task.await_room", lambda *_: None)
     monkeypatch.setattr("ray.cluster_resources", dict)
     monkeypatch.setattr("ray.remote", lambda **_: lambda task: SimpleNamespace(remote=lambda *given: None))
     monkeypatch.setattr("ray.get", lacks)

@@ -47,7 +47,7 @@ def arguments(tmp_path: Path, tiny_bert: Path) -> list[str]:
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sets fixed device speeds, because measuring them takes seconds."""
-    monkeypatch.setattr(forecast, "_rate", lambda *_: (1e9, "as told"))
+    monkeypatch.setattr(forecast, "expected_rate", lambda *_: (1e9, "as told"))
 
 
 @pytest.fixture

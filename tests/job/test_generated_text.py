@@ -105,7 +105,7 @@ def test_files_after_the_last_prompt_are_not_read(config: Config, monkeypatch: p
     monkeypatch.setattr(generate_text, "read_slice", noted)
     monkeypatch.setattr(generate_text, "MOST_PROMPTS", 3)
     expected = ["in prompts-0.jsonl", "and more", "in prompts-1.jsonl"]
-    assert generate_text._prompts_of(generate.prompts) == expected
+    assert generate_text.read_prompts(generate.prompts) == expected
     assert len(read) == 2
 
 

@@ -15,10 +15,10 @@ from adapt.method.weight_means import (
     Interpolated,
     InterpolateOptions,
     WindowAverage,
-    warn_of_decay,
     window_weights,
 )
 from adapt.support.errors import ModelError
+from adapt.terminal.console import say_once
 from tests.method.trained import BEFORE, START, loaded
 from tests.train import toy
 
@@ -130,7 +130,7 @@ def test_a_training_that_ends_early_gives_the_mean_so_far() -> None:
 def test_a_falling_learning_rate_is_warned_of_once(
     schedule: Any, floor: float, warnings: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    warn_of_decay.cache_clear()
+    say_once.cache_clear()
     config = Config(training=TrainingConfig(schedule=schedule, floor_fraction=floor))
     for _ in range(2):
         WindowAverage(AverageOptions()).check(config, Path())

@@ -103,7 +103,7 @@ def test_the_error_names_a_damaged_cache_folder(cache: Path, fetches: list[Path]
 @pytest.mark.parametrize("name", demo_checkpoint.FILES)
 def test_a_file_changed_by_a_stranger_is_named_before_use(cache: Path, fetches: list[Path], name: str) -> None:
     folder = demo_checkpoint.demo_checkpoint("demo:bert-tiny")
-    demo_checkpoint._checked.clear()  # forgets which files were checked, as in a new process
+    demo_checkpoint.checked_folders.clear()  # forgets which files were checked, as in a new process
     (folder / name).write_text("content of Name")
     with pytest.raises(ModelError, match=f"{name} has other content") as caught:
         demo_checkpoint.demo_checkpoint("demo:bert-tiny")

@@ -282,7 +282,7 @@ def test_a_slow_start_is_repeated(monkeypatch: pytest.MonkeyPatch, short: Path) 
             raise RuntimeError("The current node timed out during startup.")
 
     monkeypatch.setattr(adapt.ray.connection, "_SLOW_S", 0.0)
-    monkeypatch.setattr(adapt.ray.connection, "_start", start)
+    monkeypatch.setattr(adapt.ray.connection, "start_once", start)
     start_ray()
     assert [folder.exists() for folder in tried] == [False, True]
 
@@ -291,7 +291,7 @@ def test_a_failed_start_is_explained_and_not_reported_as_a_bug(monkeypatch: pyte
     def start(folder: Path) -> None:
         raise OSError("no such device")
 
-    monkeypatch.setattr(adapt.ray.connection, "_start", start)
+    monkeypatch.setattr(adapt.ray.connection, "start_once", start)
     with pytest.raises(ClusterError, match=r"did not start on this machine .*: no such device") as caught:
         start_ray()
     assert str(short) in caught.value.fix
@@ -305,7 +305,7 @@ def test_processes_of_a_failed_start_are_killed(monkeypatch: pytest.MonkeyPatch,
         started.append(subprocess.Popen(command))
         raise RuntimeError("no room")
 
-    monkeypatch.setattr(adapt.ray.connection, "_start", start)
+    monkeypatch.setattr(adapt.ray.connection, "start_once", start)
     with pytest.raises(ClusterError, match="no room"):
         start_ray()
     assert [process.wait(PATIENCE_S) for process in started] == [-signal.SIGKILL]
@@ -318,7 +318,7 @@ def test_a_user_without_a_home_folder_gets_one(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
     monkeypatch.setenv("HOME", "")
     monkeypatch.setenv(OWN_RAY, "")
-    adapt.ray.connection._start(short)
+    adapt.ray.connection.start_once(short)
     assert os.environ["HOME"] == str(short)
 
 

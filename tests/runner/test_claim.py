@@ -108,7 +108,7 @@ class Machine:
 
     def take(self) -> Lease:
         """Takes the lease, and does not renew it later. The lease is free, because its last holder did not renew it."""
-        return lock_module._take(self.mirror.bucket, self.mirror.lease_name(self.folder), self.mirror.id, None)
+        return lock_module.take_lease(self.mirror.bucket, self.mirror.lease_name(self.folder), self.mirror.id, None)
 
     def files(self) -> dict[str, str]:
         found = {file.name: file.read_text() for file in self.folder.iterdir() if file.is_file()}

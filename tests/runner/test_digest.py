@@ -302,7 +302,7 @@ def test_checking_the_sizes_of_many_files_is_fast(tmp_path: Path) -> None:
 def new_process(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Clears the cache of checked files, as in a new process, and returns the cache."""
     known: dict[str, str] = {}
-    monkeypatch.setattr(digest, "_checked", known)
+    monkeypatch.setattr(digest, "checked_stamps", known)
     return known
 
 

@@ -201,7 +201,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def suspended(bucket: S3Bucket, mirror: str) -> Iterator[Lease]:
     """Yields a lease that is neither renewed nor freed, as if its process had been stopped or killed."""
-    yield module._take(bucket, "lease", mirror, None)
+    yield module.take_lease(bucket, "lease", mirror, None)
 
 
 def test_a_second_process_waits_until_the_lease_is_free(bucket: S3Bucket) -> None:

@@ -306,6 +306,6 @@ def test_the_log_of_a_single_stage_is_shown_if_the_main_job_was_deleted(
     client.get_job_logs = lambda name: f"the log of {name}\n"
     client.found[0].end("SUCCEEDED", 0)
     monkeypatch.setattr(submission, "order_of", lambda rest: ORDER)
-    monkeypatch.setattr(submission, "_cluster", lambda asked: made)
+    monkeypatch.setattr(submission, "checked_cluster", lambda asked: made)
     run_cluster_command(ClusterCommand("logs", ["chain.yaml"]))
     assert f"the log of {ORDER.submission(1, 'dapt')}" in capsys.readouterr().err

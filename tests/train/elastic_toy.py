@@ -66,7 +66,7 @@ def on_a_rank(config: dict[str, Any]) -> None:
     from adapt.train.restarts import RestartLog
     from tests.train.toy import Case, build, feed
 
-    requested_checkpoints._ASK_S = 1.0
+    requested_checkpoints.ASK_S = 1.0
     told = ToyRun(**{**config["told"], "workers": tuple(config["told"]["workers"])})
     folder = Path(told.folder)
     with portable_errors():

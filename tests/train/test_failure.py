@@ -59,11 +59,11 @@ def a_job(folder: Path, model: Path, max_failures: int = 3) -> TrainingRun:
 
 PHASES = {
     "building": "load_tokenizer",
-    "feeding": "_columns",
+    "feeding": "columns",
     "stepping": "Loop.update",
     "reporting": "Trackers.log",
     "saving": "Engine.save",
-    "exporting": "_export",
+    "exporting": "export_result",
 }
 ON_RANK_0_ALONE = ("reporting", "exporting")
 SAVED = {"building": [], "exporting": list(range(1, STEPS + 1))}
@@ -110,7 +110,7 @@ def live(job: TrainingRun, phase: str, at_rank: int) -> list[Any]:
 
     @contextmanager
     def feeding(_: TrainingRun, first: int, __: Any) -> Iterator[Iterator[dict[str, np.ndarray]]]:
-        yield (worker._columns(step, rank) for step in range(first, STEPS))  # type: ignore[attr-defined]
+        yield (worker.columns(step, rank) for step in range(first, STEPS))  # type: ignore[attr-defined]
 
     def store(metrics: Any, checkpoint: Any, checkpoint_dir_name: str, **_: Any) -> None:
         arguments, options = (checkpoint.path, run_folder / checkpoint_dir_name), {"dirs_exist_ok": True}
@@ -122,9 +122,9 @@ def live(job: TrainingRun, phase: str, at_rank: int) -> list[Any]:
         patch.setattr("ray.train.report", store)
         patch.setattr("ray.train.get_preemption_info", lambda: None)
         patch.setattr(worker, "die_with_parent", lambda: None)
-        patch.setattr(worker, "_nodes", lambda: [("a", "node a")] * 2)
-        patch.setattr(worker, "_columns", _columns, raising=False)
-        patch.setattr(worker, "_feeding", feeding)
+        patch.setattr(worker, "rank_nodes", lambda: [("a", "node a")] * 2)
+        patch.setattr(worker, "columns", _columns, raising=False)
+        patch.setattr(worker, "open_feed", feeding)
         if rank == at_rank:
             patch.setattr(holder, name, fail)
         ended = Path(job.folder) / "ended"

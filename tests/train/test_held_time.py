@@ -161,7 +161,7 @@ def test_lines_of_a_long_run_get_rarer(tmp_path: Path, monkeypatch: pytest.Monke
     now = [0.0]
     monkeypatch.setattr(held_time, "time", SimpleNamespace(time=time.time, monotonic=lambda: now[0]))
     lines: list[str] = []
-    monkeypatch.setattr(held_time, "_add_line", lambda *_, **__: lines.append(""))
+    monkeypatch.setattr(held_time, "add_held_line", lambda *_, **__: lines.append(""))
     log = HeldLog(tmp_path)
     log.begin(0)
     for step in range(86400):

@@ -102,7 +102,7 @@ def ramped_batches(loop: Loop, corpus: Path, first: int) -> Iterator[Any]:
     with (
         patch.object(ray.train, "get_context", lambda: context),
         patch.object(worker, "streamed", read_here),
-        worker._feeding(job, first, loop.objective) as batches,
+        worker.open_feed(job, first, loop.objective) as batches,
     ):
         yield batches
 

@@ -392,7 +392,7 @@ def test_a_tracker_that_cannot_be_closed_does_not_hide_why_a_run_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Stuck]
 ) -> None:
     tracker = kind()
-    monkeypatch.setattr(metric_trackers, "_open", lambda *_: [tracker])
+    monkeypatch.setattr(metric_trackers, "open_trackers", lambda *_: [tracker])
     monkeypatch.setattr(metric_trackers, "_FAILED_S", 0.1)
     began = time.monotonic()
     with pytest.raises(CrashError), Trackers(a_job(tmp_path), 0, active=True):

@@ -80,7 +80,7 @@ class Failing(RankGroup):
 
 @pytest.fixture
 def rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RestartRules:
-    monkeypatch.setattr(rank_group, "_watch", lambda *_: None)
+    monkeypatch.setattr(rank_group, "watch_ranks", lambda *_: None)
     monkeypatch.setattr(rank_group, "time", SimpleNamespace(sleep=lambda _: None))
     RestartLog(tmp_path).job_began()
     return RestartRules(tmp_path, tmp_path / "run", 2, 9)

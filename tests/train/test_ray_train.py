@@ -28,7 +28,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RankedRun:
     monkeypatch.delenv("DONTSTOP_KEY", raising=False)
     monkeypatch.setattr(runtime, "await_resources", lambda _: None)
     monkeypatch.setattr(ray_train, "following", lambda *_: nullcontext())
-    monkeypatch.setattr(ray_train, "_scaling", lambda *_: None)
+    monkeypatch.setattr(ray_train, "scaling_config", lambda *_: None)
     monkeypatch.setattr(runtime, "bundle_of", lambda _: {"CPU": 1.0})
     monkeypatch.setattr(ray_train, "TorchTrainer", lambda *_, **__: None)
     folder = tmp_path / "train" / "demo-12"
@@ -51,7 +51,7 @@ def fits(monkeypatch: pytest.MonkeyPatch, *errors: Callable[[], Exception | None
         if error := errors[len(called) - 1]():
             raise error
 
-    monkeypatch.setattr(ray_train, "_fit", fit)
+    monkeypatch.setattr(ray_train, "fit_in_thread", fit)
     return called
 
 
@@ -77,7 +77,7 @@ def test_a_run_restarts_without_a_node_on_which_it_failed_twice(
     run: RankedRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     selectors: list[Any] = []
-    monkeypatch.setattr(ray_train, "_scaling", lambda _, avoided: selectors.append(without(avoided)))
+    monkeypatch.setattr(ray_train, "scaling_config", lambda _, avoided: selectors.append(without(avoided)))
 
     def failed() -> BadNodeError:  # imitates two failures of workers on node a, as the restart log records them
         log = RestartLog(run.folder)

@@ -147,8 +147,8 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> None:
     def placeable(bundle: dict[str, float]) -> int:
         return int(2 // bundle["CPU"])
 
-    monkeypatch.setattr(runtime, "_placeable", placeable)
-    monkeypatch.setattr(runtime, "_totals", lambda bundle: {"CPU": 2.0})
+    monkeypatch.setattr(runtime, "placeable_workers", placeable)
+    monkeypatch.setattr(runtime, "cluster_totals", lambda bundle: {"CPU": 2.0})
     monkeypatch.setattr(runtime, "gpus_per_worker", lambda resources: 0.0)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 

@@ -73,7 +73,7 @@ def test_a_search_whose_processes_were_killed_for_memory_says_that_it_can_go_on(
 
     mailbox = MagicMock()
     monkeypatch.setattr(module, "ray", SimpleNamespace(remote=lambda **_: lambda of: mailbox, get=killed))
-    monkeypatch.setattr(module, "_tune", waits)
+    monkeypatch.setattr(module, "run_tune", waits)
     board, worker = module.Board(asked_of(TuneConfig()), OBJECTIVES, lambda number: True), Worker()
     with pytest.raises(DeviceMemoryError, match="ran out of memory, and Ray killed") as caught:
         module.dispatch(board, 1, None, worker.begin, worker.look)

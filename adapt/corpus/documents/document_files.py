@@ -30,7 +30,7 @@ from adapt.runner.stage import deciding
 from adapt.support.errors import AdaptError, ConfigError
 
 PROGRAM = "adapt.corpus.documents.document_reader"
-_TIMERS = (signal.SIGPROF, signal.SIGALRM)
+TIMERS = (signal.SIGPROF, signal.SIGALRM)
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
 """Environment variables that are passed to the program. Other variables may contain secrets, which untrusted documents
 must not reach."""
@@ -83,7 +83,7 @@ class DocumentProcess:
                 self._killed()
                 raise
             if not line.endswith(b"\n"):
-                return Bad(TOO_SLOW if -self._ended() in _TIMERS else CRASHED)
+                return Bad(TOO_SLOW if -self._ended() in TIMERS else CRASHED)
             answer = _answer(line)
             # a library wrote text to the output, or a malicious document made the program write this answer
             if answer.get("id") != asked["id"]:

@@ -10,7 +10,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -20,7 +19,7 @@ import fsspec
 
 from adapt.support.errors import AdaptError, ConfigError, DataError, StorageError
 from adapt.support.paths import user_path
-from adapt.terminal.console import log
+from adapt.terminal.console import log, say_once
 
 _NOTES = ("dataset_dict.json", "dataset_info.json", "state.json")
 """Names of the metadata files that the `datasets` library saves next to its Arrow files."""
@@ -100,13 +99,13 @@ def matches(pattern: str, suffixes: tuple[str, ...], alone: tuple[str, ...] = ()
                 f"put files there that end in {', '.join(suffixes)}",
             )
         if left_out := sorted(set(known) - set(files)):
-            _say(
+            say_once(
                 f"folder {folder}: leaves out {len(left_out)} documents (such as PDF or HTML files), because the folder"
                 f" also has {len(files)} corpus files of other formats; to read the documents too, list their paths or"
                 f" a pattern, such as {left_out[0]}"
             )
         if others:
-            _say(f"folder {folder}: reads {len(files)} files, and leaves out {such}")
+            say_once(f"folder {folder}: reads {len(files)} files, and leaves out {such}")
     if not files:
         raise DataError(f"{pattern} matches no file", _fix_of(pattern))
     return files
@@ -173,12 +172,6 @@ def _escaped(files: Any, pattern: str) -> str:
         if glob.has_magic(folder) and files.exists(folder):
             return "/".join([glob.escape(folder), *parts[count:]])
     return pattern
-
-
-@cache
-def _say(message: str) -> None:
-    """Logs a message once per process, even if several stages produce it."""
-    log(message)
 
 
 def files_of(folder: Path) -> list[str]:

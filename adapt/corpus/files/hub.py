@@ -80,11 +80,12 @@ def check_dataset(corpus: CorpusConfig, commit: str, name: str, fix: str = TEXT_
 
 
 def _opened(corpus: CorpusConfig, commit: str) -> Any:
-    return _load(str(corpus.dataset), corpus.dataset_config, corpus.dataset_split, commit)
+    return load_split(str(corpus.dataset), corpus.dataset_config, corpus.dataset_split, commit)
 
 
 @lru_cache(maxsize=4)  # cached, because a worker reads many shards of one split
-def _load(repository: str, configuration: str | None, split: str, commit: str) -> Any:
+def load_split(repository: str, configuration: str | None, split: str, commit: str) -> Any:
+    """Opens a split of a data set, whose records are then streamed."""
     place, at = _place(repository, commit)
     return _tried(
         lambda: _library().load_dataset(place, configuration, split=split, streaming=True, **at),

@@ -110,7 +110,7 @@ class Contrast:
     def _in_one_pass(self, model: nn.Module, text: Text, share: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         known = self._known(model, text)
         with self._joined(text) as together:
-            loss, views = self._trained(model, text, together)
+            loss, views = self.training_pass(model, text, together)
             compared = self._compared((*views, *known))
             yield loss, compared.sum() * share, compared.detach()
 
@@ -129,7 +129,7 @@ class Contrast:
         for text, contrast, wanted, state in zip(texts, contrasts, zip(*gradients, strict=True), states, strict=True):
             draw_again(state, text.whole.input_ids.device)
             with self._joined(text) as together:
-                loss, again = self._trained(model, text, together)
+                loss, again = self.training_pass(model, text, together)
                 products = [(view * gradient).sum() for view, gradient in zip(again, wanted, strict=True)]
                 yield loss, torch.stack(products).sum(), contrast
 
@@ -180,7 +180,7 @@ class Contrast:
                 stack.enter_context(self._injected.on(index >= text.whole.tokens))
             yield together
 
-    def _trained(self, model: nn.Module, text: Text, together: Packed) -> tuple[Tensor, Views]:
+    def training_pass(self, model: nn.Module, text: Text, together: Packed) -> tuple[Tensor, Views]:
         """Runs the training pass of a packed sequence. Returns the objective's loss and the views with gradient."""
         loss, states = loss_and_states(model, together, text.corrupted.asked(), text.corrupted.answers())
         return loss, self._views(states, text, together)

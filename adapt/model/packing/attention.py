@@ -92,13 +92,13 @@ def attention(
     if prefix is not None:
         queries, keys, values, documents, tokens = prolong_documents(prefix, queries, keys, values, documents)
     has_flash = query.is_cuda and query.dtype in (torch.bfloat16, torch.float16)
-    attend = flash.flash_attention if has_flash else _by_bucket
+    attend = flash.flash_attention if has_flash else attend_by_bucket
     attended = attend(queries, keys, values, documents, scaling, dropout, causal, sliding_window)
     return (attended if tokens is None else attended.index_select(0, tokens))[None], None
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def _by_bucket(
+def attend_by_bucket(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -108,6 +108,7 @@ def _by_bucket(
     causal: bool,
     sliding_window: int | None,
 ) -> Tensor:
+    """Computes attention inside each document, with one dense call per bucket of documents of similar length."""
     layout = documents.layout
     sizes = [bucket.rows * bucket.length for bucket in layout.buckets]
     # `split` instead of slices, because the gradient of a slice has the size of the whole tensor

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from adapt.model.packing.packed import Documents
 
-_operator = torch.ops.aten._flash_attention_forward
+attention_operator = torch.ops.aten._flash_attention_forward
 ALIGNMENT = 8
 """The operator only accepts heads whose width is a multiple of this number."""
 
@@ -44,7 +44,7 @@ def flash_attention(
     if padding := -width % ALIGNMENT:  # zeros change neither scores nor the first D output columns
         query, key, value = (torch.nn.functional.pad(states, (0, padding)) for states in (query, key, value))
     reach = -1 if sliding_window is None else sliding_window - 1
-    attended, *_ = _operator(
+    attended, *_ = attention_operator(
         query.contiguous(),
         key.contiguous(),
         value.contiguous(),

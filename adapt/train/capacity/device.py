@@ -247,7 +247,7 @@ def measured(resources: ResourcesConfig, precision: str) -> tuple[Device, float]
     Raises:
         ClusterError: the process failed.
     """
-    return _measured(precision, _processes(resources))
+    return measured_device(precision, _processes(resources))
 
 
 def _processes(resources: ResourcesConfig) -> int:
@@ -256,7 +256,8 @@ def _processes(resources: ResourcesConfig) -> int:
 
 
 @lru_cache  # cached, because a chain needs the result for every training run
-def _measured(precision: str, workers: int) -> tuple[Device, float]:
+def measured_device(precision: str, workers: int) -> tuple[Device, float]:
+    """Returns the device of this machine, and its matrix multiplication rate [FLOP/s]. A new process measures it."""
     command = [sys.executable, "-m", "adapt.train.capacity.device", precision, str(workers)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_S)
     if done.returncode:

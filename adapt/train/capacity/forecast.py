@@ -124,7 +124,7 @@ def forecast(
         missing.append(
             "the share of padding, because this model computes documents as rows, and the text is not prepared yet"
         )
-    rate, rate_from = _rate(config, device, store) if flops else (None, "")
+    rate, rate_from = expected_rate(config, device, store) if flops else (None, "")
     if tokens is None:
         missing.append("the size of the corpus, which is not prepared yet, and so the length of the run")
     elif rate is None:
@@ -173,7 +173,7 @@ def may_fit(config: Config, model: Path) -> bool:
     return size is None or device is None or fit(config, size, device).fits
 
 
-def _rate(config: Config, device: Device | None, store: Store) -> tuple[float | None, str]:
+def expected_rate(config: Config, device: Device | None, store: Store) -> tuple[float | None, str]:
     """Returns the training speed of a device [FLOP/s], and a text that names its source.
 
     This is the speed of the last recorded training run on a device of this kind. Without such a record, the function

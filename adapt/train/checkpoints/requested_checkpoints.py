@@ -20,7 +20,7 @@ from adapt.train.failure import NodeLeaves
 from adapt.train.training_run import WISH_FILE
 
 _LOOK_S = 1.0
-_ASK_S = 5.0
+ASK_S = 5.0
 """Time between two calls of Ray Train's function for nodes that are about to leave [s]."""
 _WISH, _ASK, _END, _LEAVE = 1, 2, 4, 8
 """Flags that rank 0 sends in a step. _WISH: a checkpoint is requested. _ASK: all ranks should ask Ray Train whether
@@ -70,7 +70,7 @@ class CheckpointRequests:
         if found[1] and not self._due:
             said += _LEAVE
         if self.nodes_may_go and now >= self._next_ask:
-            self._next_ask = now + _ASK_S
+            self._next_ask = now + ASK_S
             said += _ASK
         if self.folder is not None and (self.folder / END_FILE).exists():
             said += _END

@@ -363,5 +363,5 @@ def test_keys_know_packages_and_fields_only_of_documents(mixed: Path, lines: Pat
 
 
 def test_timers_are_the_signals_that_mean_too_slow() -> None:
-    assert document_files._TIMERS == (signal.SIGPROF, signal.SIGALRM)
+    assert document_files.TIMERS == (signal.SIGPROF, signal.SIGALRM)
     assert document_reader.WALL_TIME > 1

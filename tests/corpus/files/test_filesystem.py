@@ -8,9 +8,9 @@ from typing import Any
 import fsspec
 import pytest
 
-from adapt.corpus.files import filesystem
 from adapt.corpus.files.manifest import expand_paths
 from adapt.support.errors import DataError
+from adapt.terminal.console import say_once
 
 
 def make(folder: Path, *names: str) -> None:
@@ -109,7 +109,7 @@ def test_a_folder_without_permission_to_list_is_named(tmp_path: Path) -> None:
 def test_files_of_other_formats_are_logged_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    filesystem._say.cache_clear()
+    say_once.cache_clear()
     make(tmp_path, "a.txt", "b.zip", "deep/c.xlsx")
     for _ in range(2):
         assert names(str(tmp_path), tmp_path) == ["a.txt"]

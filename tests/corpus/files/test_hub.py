@@ -140,7 +140,7 @@ def test_errors_of_the_library_while_reading_name_the_dataset(
 
     monkeypatch.setattr("datasets.load_dataset", fail)
     monkeypatch.setattr(filesystem.time, "sleep", None)
-    hub._load.cache_clear()
+    hub.load_split.cache_clear()
     with pytest.raises(DataError, match=r"the dataset .* failed: .*odd"):
         check(corpus, tmp_path)
 
@@ -152,7 +152,7 @@ def test_an_outage_of_the_hub_is_retried(corpus: CorpusConfig, tmp_path: Path, m
     pauses: list[float] = []
     monkeypatch.setattr("datasets.load_dataset", fail)
     monkeypatch.setattr(filesystem.time, "sleep", pauses.append)
-    hub._load.cache_clear()
+    hub.load_split.cache_clear()
     with pytest.raises(StorageError, match="Couldn't reach the Hub"):
         check(corpus, tmp_path)
     assert pauses

@@ -324,14 +324,14 @@ def test_micro_batches_change_neither_value_nor_gradient(family: str, cost: Any,
 def check_same_dropout(model: Any, contrast: Contrast, views: list[tuple[Tensor, ...]], monkeypatch: Any) -> None:
     """Checks that the passes with gradients compute the same views as the earlier passes without gradients."""
     again: list[tuple[Tensor, ...]] = []
-    make = contrast._trained
+    make = contrast.training_pass
 
     def recorded(*arguments: Any) -> Any:
         loss, made = make(*arguments)
         again.append(made)
         return loss, made
 
-    monkeypatch.setattr(contrast, "_trained", recorded)
+    monkeypatch.setattr(contrast, "training_pass", recorded)
     torch.manual_seed(0)
     passed(contrast, model, *rows(documents(*LENGTHS, 3, 8, 2, 11)).split(1))
     ((*compared,),) = views

@@ -58,14 +58,14 @@ def operator(
 @pytest.fixture(autouse=True)
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes attention take the GPU path and replaces torch's operator by the stand-in."""
-    monkeypatch.setattr(flash, "_operator", operator)
-    monkeypatch.setattr(attention, "_by_bucket", flash.flash_attention)
+    monkeypatch.setattr(flash, "attention_operator", operator)
+    monkeypatch.setattr(attention, "attend_by_bucket", flash.flash_attention)
 
 
 def test_the_stand_in_has_the_signature_of_torchs_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     ours = inspect.signature(operator).parameters
-    theirs = {each.name: each for each in flash._operator.default._schema.arguments}
+    theirs = {each.name: each for each in flash.attention_operator.default._schema.arguments}
     positional = [name for name, each in theirs.items() if not each.kwarg_only]
     assert positional == [name for name, each in ours.items() if each.kind != inspect.Parameter.KEYWORD_ONLY]
     assert ours.keys() <= theirs.keys()
