@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from adapt.model.load import load_model, save_model
 from adapt.model.locate import Pretrained
@@ -160,7 +160,7 @@ class Objective(ABC):
         options: Any = None,
         dropout: float | None = None,
         first: Pretrained | None = None,
-    ) -> Any:
+    ) -> torch.nn.Module:
         """Loads the model that this objective trains, on the CPU, in evaluation mode.
 
         Args:
@@ -178,7 +178,7 @@ class Objective(ABC):
         state: dict[str, torch.Tensor],
         tokenizer: PreTrainedTokenizerFast,
         folder: Path,
-        resize: Callable[[Any], None],
+        resize: Callable[[PreTrainedConfig], None],
     ) -> None:
         """Writes a trained model as a Hugging Face folder.
 
@@ -251,12 +251,12 @@ class CausalDetour(CausalLanguageModelling):
 
     is_causal = False
 
-    def prepare(self, model: Any) -> None:
+    def prepare(self, model: torch.nn.Module) -> None:
         """Makes the attention causal. The saved model has the encoder's own attention again."""
         see_only_earlier(model)
 
     @contextmanager
-    def measurable(self, model: Any) -> Iterator[None]:
+    def measurable(self, model: torch.nn.Module) -> Iterator[None]:
         """Returns a context manager in which the encoder has its own attention, which is not causal."""
         set_causal(model, False)
         try:

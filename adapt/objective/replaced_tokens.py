@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from adapt.config import ObjectiveConfig
-from adapt.model.detector import load_detector, save_detector
+from adapt.model.detector import Detector, load_detector, save_detector
 from adapt.model.locate import Pretrained
 from adapt.model.packing.packed import sent
 from adapt.objective.masking import GENERATED, MaskedLanguageModelling
@@ -57,7 +57,7 @@ class ReplacedTokenDetection(MaskedLanguageModelling):
         options: Any = None,
         dropout: float | None = None,
         first: Pretrained | None = None,
-    ) -> Any:
+    ) -> Detector:
         """Loads the model and its generator. A measurement uses the generator of the first model in the chain."""
         return load_detector(pretrained, options.generator_layers, options.embeddings, dropout, first)
 
@@ -67,7 +67,7 @@ class ReplacedTokenDetection(MaskedLanguageModelling):
         state: dict[str, Tensor],
         tokenizer: PreTrainedTokenizerFast,
         folder: Path,
-        resize: Callable[[Any], None],
+        resize: Callable[[PreTrainedConfig], None],
     ) -> None:
         """Writes the model with its head for replaced tokens, and the generator into its folder `generator`."""
         save_detector(start, state, tokenizer, folder, self.options.generator_layers, resize)
@@ -121,7 +121,7 @@ class ReplacedTokenDetection(MaskedLanguageModelling):
         return detection(*(np.concatenate(parts) for parts in zip(*seen, strict=True)))
 
 
-def _scored(model: Any, corrupted: Corrupted) -> tuple[Tensor, Tensor, Tensor]:
+def _scored(model: torch.nn.Module, corrupted: Corrupted) -> tuple[Tensor, Tensor, Tensor]:
     """Runs the generator and the model. Returns the generator's loss, the model's scores, and the replaced tokens."""
     assert corrupted.draws is not None
     draws = sent(corrupted.draws, corrupted.device)

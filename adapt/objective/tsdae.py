@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 
+from adapt.config import ObjectiveConfig
 from adapt.model.layers import layers_of
 from adapt.model.packing.packed import Documents, Packed, sent
 from adapt.model.sparse_prediction import loss_at, losses_at, states_of
@@ -99,7 +101,7 @@ class Tsdae(Masking):
 
     options: TsdaeOptions = TsdaeOptions()
 
-    def __init__(self, config: Any, tokenizer: Any, seed: int) -> None:
+    def __init__(self, config: ObjectiveConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
         super().__init__(config, tokenizer, seed)
         first = tokenizer.cls_token_id
         self.first_id = int(tokenizer.bos_token_id if first is None else first)
@@ -130,7 +132,7 @@ class Tsdae(Masking):
         kept: Tensor = ~eligible | (draws >= self.options.delete_fraction) | (draws == largest)
         return kept
 
-    def prepare(self, model: Any) -> None:
+    def prepare(self, model: nn.Module) -> None:
         """Adds attention to the text's vector to each layer. The initial weights depend only on the seed."""
         generator = torch.Generator().manual_seed((self.seed + FIRST_WEIGHTS) % 2**63)
         for layer in layers_of(model):

@@ -95,7 +95,7 @@ def keep_states_apart(model: Any) -> Way:
         return _keep_apart(model, _documents(model), alone, together)[0]
 
 
-def see_only_earlier(model: PreTrainedModel) -> None:
+def see_only_earlier(model: torch.nn.Module) -> None:
     """Makes the attention of an encoder causal: each token sees itself and the earlier tokens of its document.
 
     In layers with local attention, only the earlier half of the window stays visible. The model's config does not
@@ -117,7 +117,7 @@ def see_only_earlier(model: PreTrainedModel) -> None:
     was_training = model.training
     model.eval()
     seen = depends_on_later(
-        lambda text: predict_at(model, Packed.single(text), torch.arange(len(text), device=model.device)),
+        lambda text: predict_at(model, Packed.single(text), torch.arange(len(text), device=text.device)),
         _documents(model)[1],
     )
     model.train(was_training)
@@ -145,7 +145,7 @@ def depends_on_later(
     return not _is_close(two, one, rtol=0, atol=tolerance)
 
 
-def set_causal(model: PreTrainedModel, causal: bool) -> None:
+def set_causal(model: torch.nn.Module, causal: bool) -> None:
     """Makes all attention layers causal or not. Sets the attribute that `adapt.model.packing.attention` reads."""
     for module in model.modules():
         if isinstance(getattr(module, "is_causal", None), bool):
@@ -276,7 +276,7 @@ def _ends_in_linear_layer(model: PreTrainedModel, documents: list[torch.Tensor])
     return torch.equal(answer, torch.full_like(answer, _ANSWER))
 
 
-def _documents(model: PreTrainedModel) -> list[torch.Tensor]:
+def _documents(model: Any) -> list[torch.Tensor]:
     """Returns test documents. Their ids are from the upper half of the vocabulary, without special tokens."""
     config = model.config.get_text_config()
     positions = getattr(config, "max_position_embeddings", None)
