@@ -1,7 +1,5 @@
 """Defines `ChainRun`. Its methods plan and run a chain of stages, and show its progress and its report."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,7 +84,7 @@ class ChainRun:
         let: Mapping[str, str],
         fields: Mapping[str, Any],
         only: Mapping[str, list[str]] | None = None,
-    ) -> ChainRun:
+    ) -> "ChainRun":
         """Reads a chain file.
 
         Args:

@@ -1,7 +1,5 @@
 """Defines the configuration of a job, and which sections and defaults each kind of job has."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
@@ -29,7 +27,7 @@ from adapt.config.tasks import FinetuneConfig, HarnessConfig, MtebConfig, Select
 from adapt.config.training import MethodConfig, ModelConfig, ObjectiveConfig, SequenceConfig, TrainingConfig, section_of
 
 
-def flat(config: Config) -> dict[str, Any]:
+def flat(config: "Config") -> dict[str, Any]:
     """Returns the values of all fields, keyed by dotted name, for trackers and messages.
 
     Options of methods, objectives, selections and kinds of exports are included only if the configuration uses them.

@@ -4,8 +4,6 @@
 computes topic vectors, with which kNN-TAPT compares documents (Don't Stop Pretraining, section 5.1).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -104,7 +102,7 @@ class Bags:
     """The vocabulary, sorted."""
 
     @classmethod
-    def learnt(cls, texts: Sequence[str], most: int, least_documents: int) -> tuple[Bags, Any]:
+    def learnt(cls, texts: Sequence[str], most: int, least_documents: int) -> "tuple[Bags, Any]":
         """Returns a vocabulary of the most frequent words, without English stop words, and the texts' word counts.
 
         Raises:
@@ -134,7 +132,7 @@ class Bags:
         write_atomically(folder / VOCABULARY_FILE, json.dumps(self.words, ensure_ascii=False))
 
     @classmethod
-    def load(cls, folder: Path) -> Bags:
+    def load(cls, folder: Path) -> "Bags":
         """Reads the vocabulary that `save` wrote."""
         return cls(tuple(json.loads((folder / VOCABULARY_FILE).read_text(encoding="utf-8"))))
 

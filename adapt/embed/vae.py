@@ -15,8 +15,6 @@ does not use Ray. Noise and dropout of a batch depend only on the seed, the epoc
 checkpoint needs no state of random generators.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -61,7 +59,7 @@ class SparseBags(NamedTuple):
     """Offset of each document's first word, int64 [n]."""
 
     @classmethod
-    def of(cls, table: Any, device: torch.device | str = "cpu") -> SparseBags:
+    def of(cls, table: Any, device: torch.device | str = "cpu") -> "SparseBags":
         """Converts a sparse CSR table of word counts, in which each row is a document."""
         words, starts = (torch.from_numpy(part.astype("int64")) for part in (table.indices, table.indptr[:-1]))
         return cls(words.to(device), torch.from_numpy(table.data).to(device), starts.to(device))
@@ -82,7 +80,7 @@ class Draw(NamedTuple):
     """Dropout factors of z [n, topics]: 0, or 1 / (1 - dropout)."""
 
     @classmethod
-    def by_seed(cls, seed: int, documents: int, topics: int, dropout: float) -> Draw:
+    def by_seed(cls, seed: int, documents: int, topics: int, dropout: float) -> "Draw":
         """Draws the numbers on the CPU from a seed, so that they are the same on all machines."""
         generator = torch.Generator().manual_seed(seed)
         noise = torch.randn(documents, topics, generator=generator)

@@ -3,8 +3,6 @@
 This module imports no large libraries.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -3,8 +3,6 @@
 The card says what the model is, how to load it, how the adaptation changed its losses, and how to reproduce it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -158,7 +156,7 @@ NEW_HEAD = (
 )
 
 
-def _facts(handover: Handover) -> CardFacts:
+def _facts(handover: Handover) -> "CardFacts":
     config, training, text = handover.config, handover.training, handover.text
     legibility, profile = read_legibility(text.metrics), read_profile(text.metrics)
     corpus = {

@@ -9,8 +9,6 @@ half may decide when the training ends and which model it exports, and the other
 of many scores is optimistic.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

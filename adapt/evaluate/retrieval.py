@@ -5,8 +5,6 @@ similarity, relevant texts rank last, so a model with equal vectors for all text
 depend only on the files, so two models are measured on the same queries and documents.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

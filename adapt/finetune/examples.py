@@ -5,8 +5,6 @@ small matrices, and batches of 16 examples have new lengths in every step. So se
 tokens, and attention is computed for groups of 4 examples, padded to a multiple of 16 tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -57,7 +55,7 @@ class Examples:
     """Number of truncated examples in the split."""
 
     @classmethod
-    def of(cls, split: Split, facts: Facts, max_length: int, closing: Collection[int]) -> Examples:
+    def of(cls, split: Split, facts: Facts, max_length: int, closing: Collection[int]) -> "Examples":
         """Truncates the examples of a split and concatenates them.
 
         Args:
@@ -181,7 +179,7 @@ class Problem:
     examples: dict[str, Examples]
 
     @classmethod
-    def load(cls, folder: Path, max_length: int, closing: Collection[int]) -> Problem:
+    def load(cls, folder: Path, max_length: int, closing: Collection[int]) -> "Problem":
         """Reads a prepared task.
 
         Args:

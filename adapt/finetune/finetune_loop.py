@@ -3,8 +3,6 @@
 The order of examples depends on the seed. Training ends early if the dev score does not improve.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable
@@ -61,7 +59,7 @@ class History:
         return float(self.curve[self.best_epoch - 1]["dev"]) if self.best_epoch else -math.inf
 
 
-def train(course: LoopInput, settings: FinetuneSettings, seed: int, loss_scaling: bool = False) -> History:
+def train(course: LoopInput, settings: "FinetuneSettings", seed: int, loss_scaling: bool = False) -> History:
     """Trains a module. Afterwards the module is in evaluation mode and has the weights of its best epoch.
 
     The optimizer is AdamW. The learning rate rises during warm-up and then falls linearly to 0. Gradients are clipped
@@ -155,7 +153,7 @@ class FinetuneSettings:
     """Maximum length of an example [tokens]. Longer examples are truncated."""
 
     @classmethod
-    def of(cls, finetune: FinetuneConfig, model: Path, pooling: str, examples: int) -> FinetuneSettings:
+    def of(cls, finetune: FinetuneConfig, model: Path, pooling: str, examples: int) -> "FinetuneSettings":
         """Fills in the fields that are null.
 
         Args:
@@ -217,7 +215,7 @@ class FinetuneDevice:
     precision: Precision
 
     @classmethod
-    def here(cls, precision: str) -> FinetuneDevice:
+    def here(cls, precision: str) -> "FinetuneDevice":
         """Returns the GPU that this process sees, else the CPU. Precision `auto` is resolved as in pre-training."""
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         return cls(device, resolve(precision, device))

@@ -3,8 +3,6 @@
 This module imports neither torch nor transformers, because the driver does not need them.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, replace
 from math import floor
@@ -94,7 +92,7 @@ def await_room(resources: ResourcesConfig, cpus: float, gpus: float) -> None:
         raise ClusterError(error.what, "lower finetune.cpus_per_seed or finetune.gpus_per_seed") from error
 
 
-def _work(run: FinetuneRun, folder: Path) -> RunResult:
+def _work(run: FinetuneRun, folder: Path) -> "RunResult":
     hide_unreserved_gpus()
     from adapt.finetune.seed_run import finetune_work
 

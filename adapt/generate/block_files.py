@@ -3,8 +3,6 @@
 Imports neither ray nor torch, because `adapt.stage.budget` uses this module.
 """
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -27,7 +25,7 @@ class MadeFigures:
     seconds: float = 0.0
     """Time that the actors took to make the blocks, without loading the model [s]."""
 
-    def plus(self, other: MadeFigures) -> MadeFigures:
+    def plus(self, other: "MadeFigures") -> "MadeFigures":
         """Returns the counts and times of this object plus those of `other`."""
         values = zip(asdict(self).items(), asdict(other).values(), strict=True)
         return MadeFigures(**{name: one + more for (name, one), more in values})

@@ -4,8 +4,6 @@ The random number of a token depends only on the seed, the number of the text an
 does not depend on which texts are generated with it, in which order, or by which process, except for rounding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from math import ceil
 from typing import Any, NamedTuple

@@ -12,8 +12,6 @@ method treats these rows like all other rows. If only one model has a row, or th
 it, the merged row is this row at every share.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -103,7 +101,7 @@ ALIGNED = 8
 
 
 @contextmanager
-def formed_like(source: Path, target: Path, shapes: Shapes) -> Iterator[BinaryIO]:
+def formed_like(source: Path, target: Path, shapes: "Shapes") -> Iterator[BinaryIO]:
     """Creates a safetensors file with the tensor names, types and order of another file, and writes its header.
 
     The file is written under a temporary name, and renamed when the block ends.
@@ -123,7 +121,7 @@ def formed_like(source: Path, target: Path, shapes: Shapes) -> Iterator[BinaryIO
         yield file
 
 
-def _reshaped(header: bytes, shapes: Shapes) -> bytes:
+def _reshaped(header: bytes, shapes: "Shapes") -> bytes:
     """Returns a header with new shapes, and with new byte offsets for tensors of these shapes."""
     content = json.loads(header)
     forms = sorted((form["data_offsets"][0], name, form) for name, form in content.items() if name != METADATA)

@@ -8,8 +8,6 @@
 This module imports neither torch nor transformers, so that a job can report an unsuitable model before they are loaded.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

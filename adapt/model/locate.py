@@ -4,8 +4,6 @@ If a folder, file or web address is not a model, the error says what it is inste
 nor transformers, so that a job whose stages are all finished ends quickly.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -55,7 +53,7 @@ class Pretrained:
         """Returns the folders that every node of a cluster needs (`adapt.runner.stage.paths_outside`)."""
         return [folder for folder in (self.model, self.tokenizer, self.generator) if folder is not None]
 
-    def at(self, model: Path) -> Pretrained:
+    def at(self, model: Path) -> "Pretrained":
         """Returns this checkpoint with the model in another folder, and with that folder's generator if it has one."""
         own = model / GENERATOR
         return replace(self, model=model, generator=own if own.is_dir() else self.generator)

@@ -6,8 +6,6 @@ phase, so that only the first phase needs a warm-up. Each phase has its own lear
 and sequence length. This module loads no heavy library, because `dontstop chain plan` uses it too.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

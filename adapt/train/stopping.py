@@ -6,8 +6,6 @@ resumed run, because checkpoints contain the points. This module loads no heavy 
 it too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -3,8 +3,6 @@
 If the driver is killed, its workers end too. The workers of a resumed run wait until the old workers have ended.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -11,8 +11,6 @@ held-out documents. Tokenizers may change a text (`uncased` tokenizers convert i
 the same tokenizer before they are compared. Items count as leaked by the rule of `adapt.corpus.decontamination`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

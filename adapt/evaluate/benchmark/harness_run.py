@@ -6,8 +6,6 @@ the harness's own Jinja environment could run Python code. If the process is kil
 not repeated.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import random

@@ -5,8 +5,6 @@ Task files of the user are read as data, by a loader that runs no code: an entry
 never the file. Tasks of the harness itself are code of an installed package, and are only looked up here.
 """
 
-from __future__ import annotations
-
 import glob
 import hashlib
 import importlib.util

@@ -5,8 +5,6 @@ no interval is shown. `ItemMeasure.of` computes the score from the values and co
 statistic that a library defines differently is never used.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math
@@ -86,7 +84,7 @@ class ItemMeasure:
     """Values of the items: one or two lists, in the order of the items. Empty if there is no statistic."""
 
     @classmethod
-    def of(cls, score: float, higher_is_better: bool, statistic: str, values: Sequence[Any]) -> ItemMeasure:
+    def of(cls, score: float, higher_is_better: bool, statistic: str, values: Sequence[Any]) -> "ItemMeasure":
         """Creates a measure from the library's score and the items' values.
 
         The score should equal `statistic`, which is ignored if it is not in STATISTICS. The value of an item is

@@ -5,8 +5,6 @@ item come from the predictions that MTEB saves: labels and similarities, and the
 is killed and runs again, finished tasks are not repeated.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import tempfile

@@ -1,7 +1,5 @@
 """Finds the configured tasks of MTEB, and reads the user's own tasks, before anything runs."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -12,8 +12,6 @@ relatives), a silent layer becomes the identity when the new layer's last norm t
 norm below. Two norms in a row equal one norm, up to the norm's epsilon.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -70,7 +68,7 @@ class Axis:
         self.is_new = first[sources] != torch.arange(len(sources))
 
     @classmethod
-    def grown(cls, before: int, after: int, draw: torch.Generator) -> Axis:
+    def grown(cls, before: int, after: int, draw: torch.Generator) -> "Axis":
         """Returns an axis of `after` units that copies all `before` units in rounds, each in random order.
 
         The number of copies differs by at most 1 between units.
@@ -78,7 +76,7 @@ class Axis:
         rounds = [torch.randperm(before, generator=draw) for _ in range(after // before)]
         return cls(torch.cat([torch.arange(before), *rounds])[:after])
 
-    def blocks(self, size: int, stacked: int = 1) -> Axis:
+    def blocks(self, size: int, stacked: int = 1) -> "Axis":
         """Returns an axis with `size` adjacent positions per unit, repeated for `stacked` concatenated matrices."""
         before = int(self.sources.max()) + 1
         within = (self.sources[:, None] * size + torch.arange(size)).flatten()
@@ -94,7 +92,7 @@ class _Axes:
     states: Axis
 
     @classmethod
-    def between(cls, model: Any, larger: Any, draw: torch.Generator) -> _Axes:
+    def between(cls, model: Any, larger: Any, draw: torch.Generator) -> "_Axes":
         """Draws which units of a model the larger model copies. The choice is the same in all layers."""
         before, after = layers_of(model)[0], layers_of(larger)[0]
         pattern = before.pattern

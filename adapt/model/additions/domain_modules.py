@@ -17,8 +17,6 @@ layers are called DEMix layers in arXiv 2108.05036. All domains share the model'
 head. If no expert is in use, the model computes with its own feed-forward blocks.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -248,7 +246,7 @@ class Bottleneck(nn.Module):
         nn.init.zeros_(self.up.weight)
         nn.init.zeros_(self.up.bias)
 
-    def fresh(self) -> Bottleneck:
+    def fresh(self) -> "Bottleneck":
         """Returns a new, untrained bottleneck of the same size. D is drawn from torch's random generator."""
         return Bottleneck(self.down.in_features, self.down.out_features, self.down.weight.device)
 
@@ -288,7 +286,7 @@ class Expert(nn.Module):
         super().__init__()
         self.linear = copy.deepcopy(linear)
 
-    def fresh(self) -> Expert:
+    def fresh(self) -> "Expert":
         """Returns a new expert of the same size. `begin_experts` sets its weights."""
         return Expert(self.linear)
 

@@ -7,8 +7,6 @@ and inner and output neurons of the feed-forward block. `plugins` are bottleneck
 and output neurons have masks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -50,7 +48,7 @@ class UnitMask(nn.Module):
         else:
             nn.init.normal_(self.embedding)
 
-    def fresh(self) -> UnitMask:
+    def fresh(self) -> "UnitMask":
         """Returns a new, untrained mask with the same options."""
         units, device = len(self.embedding), self.embedding.device
         return UnitMask(units, self.steepest, self.is_hard, self.is_positive, device)

@@ -12,8 +12,6 @@ positions of tokens do not change. In a layer with sliding-window attention, the
 before the document, so tokens far from the document's start do not attend to the prefix.
 """
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import replace
 from typing import Any
@@ -39,7 +37,7 @@ class Prompt(nn.Module):
         self.length, self.width = length, width
         self.vectors = nn.Parameter(torch.zeros(length, width, device=device))
 
-    def fresh(self) -> Prompt:
+    def fresh(self) -> "Prompt":
         """Returns a new, untrained prompt of the same size."""
         return Prompt(self.length, self.width, self.vectors.device)
 
@@ -174,7 +172,7 @@ class Prefix(nn.Module):
         self.length = length
         self.keys, self.values = (nn.Parameter(torch.zeros(length, heads, width, device=device)) for _ in range(2))
 
-    def fresh(self) -> Prefix:
+    def fresh(self) -> "Prefix":
         """Returns a new, untrained prefix of the same size."""
         length, heads, width = self.keys.shape
         return Prefix(length, heads, width, self.keys.device)

@@ -11,8 +11,6 @@ On CPUs, torch's own dropout takes a tenth of a training step, because it draws 
 `quick_dropout` uses one random number for four values. Attention and the dropout layers of models use it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
