@@ -6,6 +6,8 @@ import string
 from pathlib import Path
 from typing import Any
 
+from adapt.corpus.heldout import key_of
+
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LIST = """
     the a of and in is that with from this model data loss layer token batch train value where which first second large
@@ -47,6 +49,11 @@ def labelled(count: int, seed: int) -> list[dict[str, Any]]:
 def with_labels(texts: list[str]) -> list[dict[str, Any]]:
     """Returns examples whose labels alternate between two classes."""
     return [{"text": text, "label": "ab"[place % 2]} for place, text in enumerate(texts)]
+
+
+def is_heldout(text: str, fraction: float) -> bool:
+    """Returns whether one text belongs to the held-out share."""
+    return key_of(text) < fraction * 2**64
 
 
 def write(file: Path, records: list[dict[str, Any]]) -> str:

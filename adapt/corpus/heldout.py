@@ -17,10 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from adapt.corpus import shingles, text_profile, token_shards
 from adapt.corpus.cleaning.cleaning_blocks import Drop
-from adapt.corpus.shingles import normalised, normalised_texts
-from adapt.corpus.text_profile import Legibility, joined_profiles, read_profile
-from adapt.corpus.token_shards import read_batch
 from adapt.runner import Record
 from adapt.runner.files import link_or_copy, storage_errors
 from adapt.support.errors import DataError
@@ -34,12 +32,12 @@ TRAINED = Drop("trained on elsewhere")
 
 def key_of(text: str) -> int:
     """Returns the key of a document. The key does not depend on the case, spaces and Unicode form of the text."""
-    return int(keys_of_normalised([normalised(text).encode("utf-8", "replace")])[0])
+    return int(keys_of_normalised([shingles.normalised(text).encode("utf-8", "replace")])[0])
 
 
 def keys_of(texts: Sequence[str]) -> np.ndarray:
     """Returns the key of each document: uint64 [documents]."""
-    return keys_of_normalised(normalised_texts(texts))
+    return keys_of_normalised(shingles.normalised_texts(texts))
 
 
 def keys_of_normalised(texts: Sequence[bytes]) -> np.ndarray:
@@ -55,11 +53,6 @@ def in_share(keys: np.ndarray, fraction: float) -> np.ndarray:
     # keys are compared as integers, because float64 cannot represent all of them
     share: np.ndarray = keys < ceil(fraction * 2**64)
     return share
-
-
-def is_heldout(text: str, fraction: float) -> bool:
-    """Returns whether one text belongs to the held-out share."""
-    return key_of(text) < fraction * 2**64
 
 
 class HeldShare(NamedTuple):
@@ -156,7 +149,7 @@ def _keys(folder: Path, pattern: str) -> Iterator[np.ndarray]:
     """Yields the keys of the documents of each shard. The shards are mapped into memory."""
     for path in sorted(folder.glob(pattern)):
         try:
-            yield read_batch(path).column(KEYS).to_numpy()
+            yield token_shards.read_batch(path).column(KEYS).to_numpy()
         except (OSError, KeyError, pa.ArrowException) as error:
             raise DataError(
                 f"{path} cannot be read: {error}", f"delete {folder} to prepare the corpus again"
@@ -183,8 +176,8 @@ def gather(sources: Sequence[Record], folder: Path) -> dict[str, Any]:
     sums = {name: sum(counts) for name, counts in values.items() if all(type(value) is int for value in counts)}
     counted = {name: values[name] for name in BY_REASON if name in values}
     reasons = {name: _added(counts) for name, counts in counted.items() if all(type(of) is dict for of in counts)}
-    legibility = Legibility.together(source.metrics.get("legibility") for source in sources)
-    profile = joined_profiles([read_profile(source.metrics) for source in sources])
+    legibility = text_profile.Legibility.together(source.metrics.get("legibility") for source in sources)
+    profile = text_profile.joined_profiles([text_profile.read_profile(source.metrics) for source in sources])
     measured = {"legibility": legibility, "profile": profile}
     return {**sums, **reasons, **{name: value for name, value in measured.items() if value}}
 

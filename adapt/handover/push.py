@@ -62,11 +62,11 @@ def push_command_of(folder: Path, repository: str) -> str:
     return f"dontstop push {shlex.quote(str(folder))} {repository}"
 
 
-def check_repository(repository: str, field: str = "export.push") -> None:
+def check_repository(repository: str) -> None:
     """Checks the name of a repository."""
     if not NAME.fullmatch(repository) or "--" in repository or ".." in repository or len(repository) > 96:
         raise ConfigError(
-            f"{field}: {repository!r} is not the name of a repository on the Hugging Face Hub",
+            f"export.push: {repository!r} is not the name of a repository on the Hugging Face Hub",
             "write OWNER/NAME with letters, digits, -, _ and ., such as me/bert-physics",
         )
 

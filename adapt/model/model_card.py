@@ -93,18 +93,16 @@ def loading_code(
     return LOADING.format(auto_class="AutoModelForCausalLM" if causal else "AutoModelForMaskedLM")
 
 
-def front_matter(base_model: str, task: str, library: str = "transformers") -> str:
+def front_matter(base_model: str, task: str) -> str:
     """Returns the YAML metadata of a card, which is between two lines of dashes.
 
     Args:
         base_model: id or folder of the model that was trained further. A folder is left out.
         task: a pipeline tag of the Hub.
-        library: name of the library that loads the model.
     """
     base = [f"base_model: {json.dumps(base_model)}"] if is_hub_id(base_model) else []
-    libraries = () if library == "transformers" else (library,)
-    tags = [f"- {tag}" for tag in (*libraries, task, "domain-adaptation", "dontstop")]
-    return "\n".join([*base, f"library_name: {library}", f"pipeline_tag: {task}", "tags:", *tags])
+    tags = [f"- {tag}" for tag in (task, "domain-adaptation", "dontstop")]
+    return "\n".join([*base, "library_name: transformers", f"pipeline_tag: {task}", "tags:", *tags])
 
 
 def settings(values: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -37,7 +37,7 @@ _GONE_SHARE = 0.8
 
 
 @contextmanager
-def heeding_signals(doing: str, fix: str, on_end: Callable[[], object] = lambda: None) -> Iterator[None]:
+def heeding_signals(doing: str, fix: str) -> Iterator[None]:
     """Lets SIGINT and SIGTERM end this process while the block runs, even if compiled code does not return.
 
     Every 20 s, a message says that the block still runs. After 180 s, the process ends with an error.
@@ -45,7 +45,6 @@ def heeding_signals(doing: str, fix: str, on_end: Callable[[], object] = lambda:
     Args:
         doing: description of the block's work for messages, such as "starting Ray".
         fix: suggested fix in the error message that is shown if the block takes too long.
-        on_end: function that is called before the process is ended.
 
     Raises:
         KeyboardInterrupt: a signal came, and the code of the block reacted to the signal.
@@ -56,7 +55,7 @@ def heeding_signals(doing: str, fix: str, on_end: Callable[[], object] = lambda:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    thread = threading.Thread(target=_heed, args=(reader, doing, fix, on_end), daemon=True)
+    thread = threading.Thread(target=_heed, args=(reader, doing, fix), daemon=True)
     thread.start()
     try:
         yield
@@ -69,7 +68,7 @@ def heeding_signals(doing: str, fix: str, on_end: Callable[[], object] = lambda:
         os.close(reader)
 
 
-def _heed(reader: int, doing: str, fix: str, on_end: Callable[[], object]) -> None:
+def _heed(reader: int, doing: str, fix: str) -> None:
     """Reads the numbers of incoming signals from a pipe until the block closes the other end of the pipe."""
     began = time.monotonic()
     error: AdaptError = ClusterError(f"{doing} took longer than {_LIMIT_S:.0f} s", fix)
@@ -77,7 +76,6 @@ def _heed(reader: int, doing: str, fix: str, on_end: Callable[[], object]) -> No
     while True:
         readable, _, _ = select.select([reader], [], [], min(_SAY_S, max(0.0, deadline - time.monotonic())))
         if time.monotonic() >= deadline:
-            on_end()
             end_now(error)
             return
         if not readable:

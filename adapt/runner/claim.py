@@ -14,7 +14,7 @@ folder. The other folders are deleted after the record was created.
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
@@ -22,12 +22,8 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
-from adapt.runner.bucket import ABSENT
-from adapt.runner.bucket_errors import ConflictError
-from adapt.runner.bucket_records import clear, using
-from adapt.runner.digest import stamp_of
+from adapt.runner import bucket, bucket_errors, bucket_records, digest, folder_copy
 from adapt.runner.files import folder_aside
-from adapt.runner.folder_copy import announced
 from adapt.runner.lock import CopyState, Lease, is_held, leased, locked
 from adapt.runner.mirror import Mirror, mirror_at
 from adapt.runner.record import RECORD_FILE, Record
@@ -213,15 +209,15 @@ class Uploads:
     def _send(self, name: str, stamp: str, is_growing: bool, is_patient: bool) -> None:
         file, target = self._folder / name, self._object(name)
         try:
-            self._etags[name] = self._bucket.upload(target, file, self._etags.get(name, ABSENT))
+            self._etags[name] = self._bucket.upload(target, file, self._etags.get(name, bucket.ABSENT))
         except FileNotFoundError:
             if not is_growing:
                 raise
             return  # the stage deleted the file after it was listed
-        except ConflictError:
+        except bucket_errors.ConflictError:
             self._lease.check(is_patient)  # only the holder of the lease may replace an object that it did not write
             there = self._bucket.objects(target).get(target)
-            self._etags[name] = self._bucket.upload(target, file, there.etag if there else ABSENT)
+            self._etags[name] = self._bucket.upload(target, file, there.etag if there else bucket.ABSENT)
         self._sent[name] = stamp
 
     def discard(self) -> None:
@@ -273,7 +269,7 @@ class Uploads:
 
 
 def _stamp(file: Path) -> str:
-    return stamp_of(file.stat())
+    return digest.stamp_of(file.stat())
 
 
 _at_work: ContextVar[Path | None] = ContextVar("folder of the stage", default=None)
@@ -336,11 +332,11 @@ class BucketClaim(Claim):
         """Copies the files of an interrupted run and of the inputs from the bucket. See `Claim.begin`."""
         inputs = list(inputs)
         folders = [record.path for record in inputs]
-        with using([self._folder, *folders]):
+        with bucket_records.using([self._folder, *folders]):
             self._uploads.begin()
             for record in inputs:
                 self._mirror.bring_checked(record)
-            with announced(self._folder, folders, outside, self._mirror.cache_gb):
+            with folder_copy.announced(self._folder, folders, outside, self._mirror.cache_gb):
                 before = _at_work.set(self._folder)
                 try:
                     yield
@@ -367,7 +363,7 @@ class BucketClaim(Claim):
         self._uploads.send(is_growing=False)
         try:
             self._mirror.records.commit(record, self._lease, self._uploads.run)
-        except ConflictError:
+        except bucket_errors.ConflictError:
             self._uploads.discard()
             raise
 
@@ -394,17 +390,17 @@ def is_claimed(folder: Path) -> bool:
 
 
 @contextmanager
-def claimed(folder: Path, waits_for: Callable[[str], None] | None = None) -> Iterator[Claim]:
+def claimed(folder: Path) -> Iterator[Claim]:
     """Holds the claim to a stage's folder inside the block. Waits while another process holds it."""
     mirror = mirror_at(folder)
-    with locked(mirror.lock_name(folder) if mirror else folder, waits_for):
+    with locked(mirror.lock_name(folder) if mirror else folder):
         if mirror is None:
             yield Claim(folder)
             return
         name, newest = mirror.lease_name(folder), partial(mirror.newest_run, folder)
-        with leased(mirror.bucket, name, mirror.id, waits_for, newest) as lease:
+        with leased(mirror.bucket, name, mirror.id, newest=newest) as lease:
             try:
                 yield BucketClaim(mirror, folder, lease)
             finally:
                 if lease.is_lost:  # the valid files are now those that the other run writes to the bucket
-                    clear(folder)
+                    bucket_records.clear(folder)

@@ -130,12 +130,6 @@ def upload_results(*files: Path) -> None:
                 mirror.bucket.upload(each.relative_to(mirror.root).as_posix(), each, None)
 
 
-def fetch_file(file: Path) -> None:
-    """Copies a file that belongs to no stage from the bucket, if it exists. Does nothing outside of local copies."""
-    if mirror := mirror_at(file):
-        mirror.copy(file)
-
-
 def fetch_spare(folder: Path, *parts: str) -> None:
     """Copies files that the record of a stage does not list, such as checkpoints, if this machine lacks them.
 

@@ -196,9 +196,9 @@ def formatted(value: Any, form: str) -> str:
     return NONE if value is None else form.format(value)
 
 
-def in_points(score: float | None, form: str = ".1f") -> str:
+def in_points(score: float | None) -> str:
     """Formats a score between 0 and 1 in points (hundredths). None becomes a dash."""
-    return NONE if score is None else f"{100 * score:{form}}"
+    return NONE if score is None else f"{100 * score:.1f}"
 
 
 def worded_interval(low: float | None, high: float | None, text: Callable[[float], str], before: str = "") -> str:

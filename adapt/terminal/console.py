@@ -176,15 +176,13 @@ class Unexpected(AdaptError):
     exit_code = 70
 
 
-def run_job(job: Callable[[], None], debug: bool | None = None) -> NoReturn:
+def run_job(job: Callable[[], None]) -> NoReturn:
     """Runs a job and ends the process: with exit code 0, or after an error with one message and the error's exit code.
 
-    Args:
-        job: function that runs the job.
-        debug: whether to also show the stack trace of an error. None means that `--debug` on the command line decides.
+    `--debug` on the command line also shows the stack trace of an error.
     """
     outlive_readers()
-    code = attempt(job, debug)
+    code = attempt(job)
     # Ends with `os._exit`, because Python's own exit frees resources of threads that nobody waits for.
     # Ray wakes such threads while it shuts down, so one in six interrupted jobs crashed with a segmentation fault.
     atexit._run_exitfuncs()
@@ -199,7 +197,7 @@ def attempt(job: Callable[[], None], debug: bool | None = None) -> int:
 
     Args:
         job: function that runs the job.
-        debug: whether to show the stack trace of an error, as for `run_job`.
+        debug: whether to show the stack trace of an error. None means that `--debug` on the command line decides.
 
     Returns:
         The exit code of the process.

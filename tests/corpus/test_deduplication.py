@@ -34,14 +34,13 @@ from adapt.corpus.deduplication import (
     write_duplicates,
 )
 from adapt.corpus.files.manifest import build_manifest
-from adapt.corpus.heldout import is_heldout
 from adapt.corpus.minhash import REACH, DuplicateRule, candidates
 from adapt.corpus.prepare_corpus import prepare
 from adapt.corpus.shingles import normalised, shingles
 from adapt.model.locate import Pretrained
 from adapt.runner.digest import Digests
 from adapt.support.schema import duplicates_file
-from tests.samples import sentences
+from tests.samples import is_heldout, sentences
 
 NEAR = DuplicateRule(near=True)
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adapt.corpus.heldout import MEASURED, Measured, is_heldout, key_of
+from adapt.corpus.heldout import MEASURED, Measured, key_of
 from adapt.corpus.token_shards import write_shard
 from adapt.support.errors import DataError
+from tests.samples import is_heldout
 
 FORMS: dict[str, Callable[[str], str]] = {
     "case": str.upper,

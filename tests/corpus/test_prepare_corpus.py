@@ -15,14 +15,14 @@ from transformers import AutoTokenizer
 from adapt.config import CorpusConfig
 from adapt.corpus import prepare_corpus as module
 from adapt.corpus.files.manifest import Manifest, Part, build_manifest
-from adapt.corpus.heldout import Measured, is_heldout
+from adapt.corpus.heldout import Measured
 from adapt.corpus.prepare_corpus import prepare
 from adapt.corpus.token_shards import TokenStream
 from adapt.model.locate import Pretrained
 from adapt.runner.digest import Digests
 from adapt.support.errors import DataError
 from adapt.support.schema import HELDOUT_GLOB, SHARD_GLOB
-from tests.samples import sentences
+from tests.samples import is_heldout, sentences
 
 TEXTS = sentences(600, seed=1)
 CORPUS = CorpusConfig(heldout_fraction=0.1, max_bad_fraction=0.05)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapt.corpus.heldout import in_share, is_heldout, key_of, keys_of
+from adapt.corpus.heldout import in_share, key_of, keys_of
 from adapt.corpus.shingles import all_ngrams, hashed, ngrams, normalised, normalised_texts, shingles, words
+from tests.samples import is_heldout
 
 EXPECTED = [10180804661750008193, 815290569882639908, 3088868576707356718]
 TEXTS = st.lists(st.sampled_from(["a", "b", "c", "dd"]), max_size=30).map(" ".join)

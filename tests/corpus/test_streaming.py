@@ -15,14 +15,14 @@ from adapt.corpus import streaming
 from adapt.corpus import streaming as module
 from adapt.corpus.corpora import PLAIN, Form
 from adapt.corpus.files.manifest import build_manifest
-from adapt.corpus.heldout import Measured, is_heldout, key_of
+from adapt.corpus.heldout import Measured, key_of
 from adapt.corpus.streaming import ItemIndex, Online, Server, sample_heldout, serve, served
 from adapt.corpus.token_shards import Columns, Cut, TokenStream, write_shard
 from adapt.model.locate import Pretrained
 from adapt.runner.digest import Digests
 from adapt.support.errors import DataError
 from adapt.support.schema import HELDOUT_GLOB
-from tests.samples import sentences
+from tests.samples import is_heldout, sentences
 
 pytestmark = pytest.mark.heavy
 

@@ -9,14 +9,13 @@ import pytest
 
 from adapt.config import CorpusConfig
 from adapt.corpus.files.manifest import build_manifest, numbered_items
-from adapt.corpus.heldout import is_heldout
 from adapt.corpus.screening import ITEM_IDS
 from adapt.embed import text_chunks
 from adapt.embed.text_chunks import ReadPool, read_lines
 from adapt.runner.digest import Digests
 from adapt.select import TEXTS_FILE
 from adapt.support.errors import DataError
-from tests.samples import sentences, write
+from tests.samples import is_heldout, sentences, write
 
 TEXTS = sentences(30)
 

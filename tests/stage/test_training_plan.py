@@ -19,7 +19,7 @@ from adapt.config import (
     Workers,
 )
 from adapt.corpus.corpora import warn_of_little
-from adapt.corpus.heldout import is_heldout, key_of
+from adapt.corpus.heldout import key_of
 from adapt.corpus.sample_order import Mixture
 from adapt.corpus.token_shards import write_shard
 from adapt.job.training_jobs import dapt_stages, tapt_stages
@@ -39,7 +39,7 @@ from adapt.stage.training_plan import (
 )
 from adapt.support.errors import ConfigError, DataError
 from adapt.train.capacity.forecast import DocumentsAsRows
-from tests.samples import labelled, sentences, write
+from tests.samples import is_heldout, labelled, sentences, write
 from tests.stage.done import record_of
 
 CONFIG = Config(training=TrainingConfig(global_batch_size=8, sequence_length=128))

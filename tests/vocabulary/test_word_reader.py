@@ -9,11 +9,10 @@ import pytest
 
 from adapt.config import CorpusConfig, EvaluationSet
 from adapt.corpus.files.manifest import build_manifest
-from adapt.corpus.heldout import is_heldout
 from adapt.runner.digest import Digests
 from adapt.support.errors import DataError
 from adapt.vocabulary.word_reader import WordReader, by_piece, corpus_texts, count_chunks, count_words, measured_in
-from tests.samples import sentences, write
+from tests.samples import is_heldout, sentences, write
 from tests.tokenizers import FAMILIES, TEXTS, byte_level, unigram, wordpiece
 
 SENTENCES = {
