@@ -6,9 +6,9 @@ This module also defines the job vocabulary, which measures how the tokenizer sp
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from adapt.advise.advice import recommend
+from adapt.advise.advice import Advice, recommend
 from adapt.advise.evidence import Evidence, ModelFacts, costs
 from adapt.advise.findings import Case
 from adapt.config import Config, CorpusConfig, ModelConfig
@@ -43,10 +43,6 @@ from adapt.stage.vocabulary_stages import (
 )
 from adapt.support.errors import ConfigError, ModelError, nearest
 from adapt.support.paths import user_path
-
-if TYPE_CHECKING:
-    from adapt.advise.advice import Advice
-
 
 FIRST = "base"
 """Name of the initial model in comparisons."""
@@ -213,7 +209,7 @@ def facts_of(context: Context) -> ModelFacts:
     return ModelFacts(kind, *facts, size.parameters if size else None, is_detector(pretrained.model))
 
 
-def advice(context: Context, finished: Finished[Evidence], arguments: Sequence[str]) -> "Advice":
+def advice(context: Context, finished: Finished[Evidence], arguments: Sequence[str]) -> Advice:
     """Recommends recipes, based on the measurements (evidence) of the job's last stage.
 
     Args:

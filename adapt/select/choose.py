@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from itertools import tee, zip_longest
 from math import ceil
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from xxhash import xxh3_128_intdigest
@@ -28,13 +28,10 @@ from adapt.model.locate import Pretrained
 from adapt.model.tokenize.piece_tokenizer import IDS
 from adapt.model.tokenize.text_tokenizer import QuickTokenizer, text_tokenizer
 from adapt.select.grams import chunks
+from adapt.select.pool import Document, Pool
 from adapt.select.selection import NEVER, Given, NoOptions, Random, Room, Selection
 from adapt.support.errors import DataError
 from adapt.terminal.console import log
-
-if TYPE_CHECKING:
-    from adapt.select.pool import Document, Pool
-
 
 TOLD_AFTER = 1_000_000
 """Amount of text after which a process reports progress [characters]."""
@@ -104,10 +101,10 @@ class Best:
 
 def best(
     selection: Selection,
-    pool: "Pool",
+    pool: Pool,
     target: Sequence[str],
     room: Room,
-    kept: "Callable[[Document], Any]" = str,
+    kept: Callable[[Document], Any] = str,
 ) -> Best:
     """Finds the documents with the highest scores. `Selection.learn` must have been called before.
 
@@ -123,7 +120,7 @@ def best(
     return found
 
 
-def permitted_ids(selection: Selection, pool: "Pool", target: Sequence[str]) -> np.ndarray:
+def permitted_ids(selection: Selection, pool: Pool, target: Sequence[str]) -> np.ndarray:
     """Returns the ids of all documents that the selection permits, int64, in order. No texts are kept in memory.
 
     Raises:
@@ -143,9 +140,9 @@ class FindBest:
     selection: Selection
     target: Sequence[str]
     room: Room
-    kept: "Callable[[Document], Any]"
+    kept: Callable[[Document], Any]
 
-    def __call__(self, documents: "Iterator[Document]", hint: Ranked | None) -> Iterator[Best | None]:
+    def __call__(self, documents: Iterator[Document], hint: Ranked | None) -> Iterator[Best | None]:
         """Yields None now and then to report progress, and the best documents at the end of the item."""
         found, characters = Best(self.room, hint), 0
         for score, document in scored(self.selection, documents, self.target):
@@ -167,15 +164,15 @@ class FindPermitted:
     selection: Selection
     target: Sequence[str]
 
-    def __call__(self, documents: "Iterator[Document]", hint: None) -> Iterator[np.ndarray]:
+    def __call__(self, documents: Iterator[Document], hint: None) -> Iterator[np.ndarray]:
         """Yields the ids of the documents that may be selected."""
         scores = scored(self.selection, documents, self.target)
         yield np.fromiter((document.id for _, document in scores), np.int64)
 
 
 def scored(
-    selection: Selection, documents: "Iterable[Document]", target: Iterable[str]
-) -> "Iterator[tuple[float, Document]]":
+    selection: Selection, documents: Iterable[Document], target: Iterable[str]
+) -> Iterator[tuple[float, Document]]:
     """Yields each document that may be selected, with its score. The score of other documents is -inf.
 
     Raises:
@@ -200,12 +197,12 @@ def scored(
             yield score, text
 
 
-def as_it_is(document: "Document") -> "Document":
+def as_it_is(document: Document) -> Document:
     """Returns the document unchanged, for callers that hold whole documents."""
     return document
 
 
-def highest(selection: Selection, pool: "Pool", target: Sequence[str], count: int) -> list[tuple[int, str, float]]:
+def highest(selection: Selection, pool: Pool, target: Sequence[str], count: int) -> list[tuple[int, str, float]]:
     """Returns the `count` texts with the highest scores, or all permitted texts if there are fewer.
 
     Each text has its id and score. The best text is first.
@@ -221,7 +218,7 @@ def random_draw(seed: int, stream: int) -> Random:
     return draw
 
 
-def sampled(pool: "Pool", count: int, seed: int, stream: int) -> "list[Document]":
+def sampled(pool: Pool, count: int, seed: int, stream: int) -> list[Document]:
     """Reads the pool once, and returns `count` random documents (all if there are fewer) in the pool's order."""
     found = best(random_draw(seed, stream), pool, (), Room(documents=count), as_it_is)
     return sorted((entry.held for entry in found.held), key=lambda document: document.id)
@@ -300,7 +297,7 @@ class Budget:
 class Taken:
     """A selected document, with its score and number of tokens."""
 
-    document: "Document"
+    document: Document
     score: float
     tokens: int
 

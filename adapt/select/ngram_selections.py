@@ -37,20 +37,17 @@ ignored: they would separate the two sides without saying anything about the poo
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, tee
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from adapt.config import NonNegativeFloat, PositiveFloat, PositiveInt
 from adapt.select import grams
 from adapt.select.choose import Best, FindBest, Ranked, as_it_is, highest, random_draw
+from adapt.select.pool import Document
 from adapt.select.selection import Given, Random, Room, Selection, draws_at
 from adapt.support.errors import DataError
 from adapt.terminal.console import log
-
-if TYPE_CHECKING:
-    from adapt.select.pool import Document
-
 
 GUMBEL = 1
 """Number of the random stream (see `draws_at`) from which the Gumbel noise is drawn."""
@@ -122,7 +119,7 @@ class Dsir(Selection):
         """
         return self._figures
 
-    def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
+    def scores(self, pool: Iterable[Document], target: Iterable[str]) -> Iterator[float]:
         """Yields the log weight of each document, with noise."""
         documents, counted = tee(pool)
         for some in grams.gram_chunks(counted, self.options.ngram, self.options.buckets):
@@ -252,7 +249,7 @@ class ByClassifier(Selection):
             )
             self._train(positive, known, recalled, [text for text in negative if text not in seen] or negative)
 
-    def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
+    def scores(self, pool: Iterable[Document], target: Iterable[str]) -> Iterator[float]:
         """Yields the log odds that each document is target text, as the mean over the document's windows."""
         for some in grams.chunks(pool, len):
             found = grams.windows(some, self.options.ngram, self.options.buckets)
@@ -299,14 +296,14 @@ class ScanPool:
     known: grams.KnownGrams
     ngram: int
 
-    def __call__(self, documents: "Iterator[Document]", hint: Ranked | None) -> Iterator[ScanResult | None]:
+    def __call__(self, documents: Iterator[Document], hint: Ranked | None) -> Iterator[ScanResult | None]:
         """Yields None now and then to report progress, and the result after the last document."""
         occurs = np.zeros(len(self.known.hashes), bool)
         find = FindBest(self.draw, (), self.room, as_it_is)
         for found in find(self._looked_at(documents, occurs), hint):
             yield ScanResult(found, occurs) if found else None
 
-    def _looked_at(self, documents: "Iterator[Document]", occurs: np.ndarray) -> "Iterator[Document]":
+    def _looked_at(self, documents: Iterator[Document], occurs: np.ndarray) -> Iterator[Document]:
         for some in grams.chunks(documents, len):
             self.known.mark(grams.gram_hashes(some, self.ngram)[0], occurs)
             yield from some

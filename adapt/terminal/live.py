@@ -6,19 +6,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from adapt.terminal import library
-from adapt.terminal.console import log, logs_json, stage_among_several
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from adapt.terminal import console, library
 
 _BAR = 24
 _REDRAW_S = 0.1
@@ -72,7 +68,7 @@ def display(waiting: str, least: Sequence[str], period_s: float = 0.0) -> Iterat
 
 
 @contextmanager
-def live_table() -> "Iterator[Callable[[RenderableType], None] | None]":
+def live_table() -> Iterator[Callable[[RenderableType], None] | None]:
     """Yields a function that redraws a table on the terminal. Yields None if there is no terminal to redraw."""
     if not (_can_redraw() and _terminal.acquire(blocking=False)):
         yield None
@@ -85,7 +81,7 @@ def live_table() -> "Iterator[Callable[[RenderableType], None] | None]":
 
 
 def _can_redraw() -> bool:
-    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not logs_json()
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not console.logs_json()
 
 
 class _PlainLines:
@@ -110,8 +106,8 @@ class _PlainLines:
             self._say()
 
     def _say(self) -> None:
-        stage = stage_among_several()
-        log((f"{stage}: " if stage else "") + "  ".join(self._unsaid.values()))
+        stage = console.stage_among_several()
+        console.log((f"{stage}: " if stage else "") + "  ".join(self._unsaid.values()))
         self._said_at, self._has_said, self._unsaid = time.monotonic(), True, {}
 
 
@@ -187,7 +183,7 @@ class _LiveLine:
         self._drawn_at, self._undrawn = time.monotonic(), None
 
 
-def line(parts: Mapping[str, str], done: int, total: int, least: Sequence[str], width: int) -> "RenderableType":
+def line(parts: Mapping[str, str], done: int, total: int, least: Sequence[str], width: int) -> RenderableType:
     """Formats the first text, a progress bar and the other texts as a line of at most `width` characters."""
     kept = dict(parts)
     for name in least:

@@ -4,7 +4,9 @@ import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import RenderableType
 
 from adapt.evaluate.measurements import Estimate
 from adapt.job.job_run import room
@@ -17,15 +19,10 @@ from adapt.support.errors import AdaptError, ClusterError, ConfigError, DeviceMe
 from adapt.support.redact import redact
 from adapt.terminal.console import log
 from adapt.terminal.live import live_table
-from adapt.tuning import job_trial
+from adapt.tuning import job_trial, search_trackers
 from adapt.tuning.proposals import EXCESS, Proposals, lengths_of, steps_after
 from adapt.tuning.ray_tune import AS_IT_IS, Answer, Asked, Board, dispatch, scheduler_of
 from adapt.tuning.search_stage import Search, TrialRow, best_first
-from adapt.tuning.search_trackers import SearchTrackers
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
 
 HOPELESS = (ClusterError, StorageError)
 """Types of errors that would occur in all trials. Such an error ends the search. Other errors end only their trial."""
@@ -202,7 +199,7 @@ def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> 
     told = [*objectives, EXCESS] if config.tune.bound else objectives
     board = Board(asked, told, trials.may_begin, lengths_of(config.tune))
     scheduler = scheduler_of(config.tune, search.directions[objectives[0]] == "min")
-    known, trackers = set[Asked](), SearchTrackers(search, folder, store)
+    known, trackers = set[Asked](), search_trackers.SearchTrackers(search, folder, store)
 
     def look() -> dict[Asked, Answer]:
         fresh = {turn: answer for turn, answer in trials.look().items() if turn not in known}
@@ -257,7 +254,7 @@ class TrialsDisplay:
     """
 
     def __init__(
-        self, trials: "Trials", count: int, folder: Path, draw: "Callable[[RenderableType], None] | None"
+        self, trials: "Trials", count: int, folder: Path, draw: Callable[[RenderableType], None] | None
     ) -> None:
         self._trials, self._count, self._folder, self._draw = trials, count, folder, draw
         self._written_at = 0.0

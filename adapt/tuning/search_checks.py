@@ -7,7 +7,7 @@ import inspect
 import runpy
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from ray import tune
@@ -25,10 +25,7 @@ from adapt.support.better import better_directions
 from adapt.support.errors import AdaptError, ConfigError, nearest
 from adapt.tuning.job_trial import DEV_SCORE, Configure, Trial, check_test_files, figures_of, on_dev
 from adapt.tuning.proposals import STEPS, Proposals, Space, check_bound, check_turns, draw, proposals
-
-if TYPE_CHECKING:
-    from adapt.tuning.search_stage import Search
-
+from adapt.tuning.search_stage import Search
 
 SEEDS = ("seed", "finetune.seeds", "tune.seed", "tune.fresh_seeds")
 """Fields that must not be searched, because the best seed would only be the luckiest seed."""
@@ -36,7 +33,7 @@ DRAWS = 4
 """Number of random samples of the space that are tried to find out whether a field affects trials."""
 
 
-def checked_search(search: "Search") -> tuple[Space, Proposals]:
+def checked_search(search: Search) -> tuple[Space, Proposals]:
     """Checks a search, and returns its space and its proposals.
 
     Raises:
@@ -61,7 +58,7 @@ def checked_search(search: "Search") -> tuple[Space, Proposals]:
     return space, proposals(space, config.tune, [search.directions[name] == "min" for name in config.tune.objectives])
 
 
-def _check_going_on(search: "Search", space: Space) -> None:
+def _check_going_on(search: Search, space: Space) -> None:
     """Refuses a search if the training run of a trial could not continue after a measurement.
 
     Checks the unchanged configuration. Then checks the lowest and the highest value of each searched field, with all
