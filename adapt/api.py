@@ -26,8 +26,7 @@ from adapt.show.blocks import Block
 from adapt.show.progress.chain_now import ChainNow
 from adapt.show.renderers import SelfShown
 from adapt.stage.context import Context
-from adapt.support.errors import ConfigError
-from adapt.support.paths import user_path
+from adapt.support import errors, paths
 from adapt.terminal.library import as_library
 from adapt.tuning.search_run import SearchRun, run_search, search_of_command
 
@@ -466,9 +465,9 @@ def arguments_of(config: Source, fields: Mapping[str, Any]) -> list[str]:
         return _options({**known, **_flat(fields)})
     files = [] if config is None else [config] if isinstance(config, str | PathLike) else list(config)
     for file in files:
-        if not user_path(file).is_file():
-            raise ConfigError(f"there is no configuration file {file}", "check the path")
-    return [*(f"--config={user_path(file)}" for file in files), *_options(_flat(fields))]
+        if not paths.user_path(file).is_file():
+            raise errors.ConfigError(f"there is no configuration file {file}", "check the path")
+    return [*(f"--config={paths.user_path(file)}" for file in files), *_options(_flat(fields))]
 
 
 def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

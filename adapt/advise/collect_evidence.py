@@ -15,18 +15,15 @@ from adapt.advise.evidence import Evidence, TaskEvidence, TextEvidence
 from adapt.config import Config
 from adapt.evaluate.losses import SAMPLE_SEED, loss_on
 from adapt.evaluate.model_matrix import word_overlaps
-from adapt.model import load, rebuilt_model, tokenizer
+from adapt.model import load, rebuilt_model, tokenize, tokenizer
 from adapt.model.locate import Pretrained
 from adapt.model.packing.padded import document_rows, padding_of
 from adapt.model.size import model_size
-from adapt.model.tokenize.piece_tokenizer import IDS
-from adapt.model.tokenize.text_tokenizer import QuickTokenizer
 from adapt.support.errors import DataError
 from adapt.task.prepare_task import Facts, Split
 from adapt.train.capacity.flops import workload
+from adapt.vocabulary import vocabulary_results, word_reader
 from adapt.vocabulary.analysis import analyze_words
-from adapt.vocabulary.vocabulary_results import Extension
-from adapt.vocabulary.word_reader import WordReader
 
 MEASURED_TOKENS = 20_000
 """Number of tokens on which the loss of each sample is measured. Masked language modelling predicts about 3,000 of
@@ -76,7 +73,7 @@ class _Observer:
         causal = config.objective.kind == "causal"
         self.config, self.size = config, model_size(pretrained.model)
         self.tokenizer: PreTrainedTokenizerFast = tokenizer.load_text_tokenizer(pretrained)
-        self.quick = QuickTokenizer(self.tokenizer.backend_tokenizer)
+        self.quick = tokenize.text_tokenizer.QuickTokenizer(self.tokenizer.backend_tokenizer)
         self.has_head = causal or not rebuilt_model.missing_head(pretrained.model, pretrained.trust_remote_code)
         self.model: PreTrainedModel = self.loaded(pretrained, causal)
 
@@ -92,7 +89,7 @@ class _Observer:
             return load.load_model(Path(folder), causal, pretrained.trust_remote_code)
 
     def text(self, sample: Sample) -> TextEvidence:
-        tokens = [ids.astype(np.int64) for ids in self.quick(sample.texts).lists(IDS)]
+        tokens = [ids.astype(np.int64) for ids in self.quick(sample.texts).lists(tokenize.piece_tokenizer.IDS)]
         size = sum(len(text.encode("utf-8", "replace")) for text in sample.texts)
         return TextEvidence(
             documents=sample.documents,
@@ -124,8 +121,8 @@ class _Observer:
         passes = [pieces[of_pass == number].tolist() for number in np.unique(of_pass)]
         return padding_of(passes, rows.way, "cpu").share
 
-    def extension(self, sample: Sample) -> Extension | None:
-        reader = WordReader(self.tokenizer.backend_tokenizer)
+    def extension(self, sample: Sample) -> vocabulary_results.Extension | None:
+        reader = word_reader.WordReader(self.tokenizer.backend_tokenizer)
         names = {number: reader.surface(piece) for piece, number in self.tokenizer.get_vocab().items()}
         work = workload(self.config.objective, self.config.training.sequence_length)
         analysis = analyze_words(sample.texts, reader, names, self.config.vocabulary.min_count, self.size, work)

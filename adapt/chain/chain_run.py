@@ -10,9 +10,8 @@ from adapt.chain.chain_stages import Chain, ahead, check_chain, regimes_ahead, s
 from adapt.chain.sequential_study import built_chain, looks_without_differences, study_nodes
 from adapt.job.job_run import run_stages
 from adapt.job.job_text import outlook_blocks, text_outlooks
+from adapt.runner import mirror, notifications
 from adapt.runner.ensure import unfinished
-from adapt.runner.mirror import upload_results
-from adapt.runner.notifications import notifying
 from adapt.runner.stage import everything
 from adapt.show.blocks import Block, Section, TextBlock, first_sentence, summary
 from adapt.show.progress.chain_now import ChainNow, StudyNow, chain_now
@@ -133,7 +132,7 @@ class ChainRun:
         chain = self.build()
         check_searches(chain)
         will_run = bool(ahead(chain))
-        with notifying(chain.notify, f"chain {self.file.name}") as finished:
+        with notifications.notifying(chain.notify, f"chain {self.file.name}") as finished:
             try:
                 self.finish()
             finally:
@@ -185,7 +184,7 @@ class ChainRun:
         found = study(self.file.name, self.file.baseline, chain, self.file.margin)
         folder = chain.store.root / "reports" / self.file.name
         sections = write_report(found, folder)
-        upload_results(folder)
+        mirror.upload_results(folder)
         return Report(folder / HTML, found, sections)
 
 

@@ -21,18 +21,13 @@ from adapt.show.blocks import Block
 from adapt.show.progress.chain_now import StudyNow
 from adapt.show.progress.goals import TrainingAhead
 from adapt.show.report.study import Entry, Study
+from adapt.stage import merge_stage, push_model, select_documents
 from adapt.stage.context import Context, root_of
-from adapt.stage.merge_stage import Merge
-from adapt.stage.push_model import Push
-from adapt.stage.select_documents import Select
 from adapt.stage.train import Train
 from adapt.statistics.seeds import MARGIN, Looked, Margin
 from adapt.support.errors import ConfigError
 from adapt.support.redact import redact
-from adapt.tuning.confirm import Confirm
-from adapt.tuning.job_trial import check_test_files, named_by_values
-from adapt.tuning.search_run import search_of
-from adapt.tuning.search_stage import Search
+from adapt.tuning import confirm, job_trial, search_run, search_stage
 
 
 @contextmanager
@@ -57,7 +52,7 @@ class Chain:
     store: Store
     resources: ResourcesConfig
     notify: NotifyConfig
-    pushes: list[Push] = field(default_factory=list)
+    pushes: list[push_model.Push] = field(default_factory=list)
     """Stages that send models to the Hugging Face Hub (`export.push`). They run after all goals."""
     later: list[str] = field(default_factory=list)
     """Labels of nodes whose stages are only known after a search has finished."""
@@ -65,9 +60,9 @@ class Chain:
     """The current round and comparisons of a sequential study. None for other chains."""
 
     @property
-    def searches(self) -> list[Search]:
+    def searches(self) -> list[search_stage.Search]:
         """Searches that have not finished."""
-        searches = [goal.stage for goal in self.goals if isinstance(goal.stage, Search)]
+        searches = [goal.stage for goal in self.goals if isinstance(goal.stage, search_stage.Search)]
         return [search for search in searches if not self.store.record_of(search)]
 
 
@@ -77,10 +72,10 @@ class Offered:
 
     starts: dict[str, Start] = field(default_factory=dict)
     """Model that each node makes, if it makes exactly one."""
-    selections: dict[str, Select] = field(default_factory=dict)
+    selections: dict[str, select_documents.Select] = field(default_factory=dict)
     best: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """Best values of each finished search, keyed by field."""
-    pushes: list[Push] = field(default_factory=list)
+    pushes: list[push_model.Push] = field(default_factory=list)
     """Stages that send models to the Hugging Face Hub."""
     unknown: list[str] = field(default_factory=list)
     """Labels of nodes without a result: unfinished searches, and nodes that depend on them."""
@@ -100,7 +95,7 @@ def build_chain(nodes: Sequence[Node]) -> Chain:
     for node in nodes:
         if {*node.needed} & {*offered.unknown}:
             if node.job.kind.task:
-                check_test_files(node.config)
+                job_trial.check_test_files(node.config)
             offered.unknown.append(node.label)
             chain.later.append(node.label)
         else:
@@ -112,7 +107,7 @@ def build_chain(nodes: Sequence[Node]) -> Chain:
     return chain
 
 
-def refuse_same_repository(pushes: Sequence[Push]) -> None:
+def refuse_same_repository(pushes: Sequence[push_model.Push]) -> None:
     """Refuses to push several models to the same repository, because the last one would replace the others."""
     exports: dict[str, str] = {}
     for push in pushes:
@@ -148,7 +143,7 @@ def _goals(node: Node, offered: Offered, store: Store) -> list[Goal]:
         best = {name: value for name, value in offered.best[node.tuned].items() if name not in node.keep}
         config = node.configured(best)
         if node.job.is_named:  # the job uses its name to find the earlier run that it continues
-            config = named_by_values(config, best)
+            config = job_trial.named_by_values(config, best)
     context = context_of(config)
     if node.job.parts:
         parts = node.job.parts(context)
@@ -182,7 +177,7 @@ def _search_goals(
             f"{node.label}: tune.job is {tune.job}, but the job of this stage is {node.job.name}", "leave out tune.job"
         )
     with _naming(node.label):
-        search = search_of(node.job, node.config, node.configured, context_of, given)
+        search = search_run.search_of(node.job, node.config, node.configured, context_of, given)
     goals = [Goal(node.name, node.job, node.values, search, node.config)]
     record = store.record_of(search)
     if record is None:
@@ -191,13 +186,13 @@ def _search_goals(
     found = Finished.of(search, record).result
     best = found.best_row.settings
     offered.best[node.label] = best
-    config = named_by_values(node.configured(best), best)
+    config = job_trial.named_by_values(node.configured(best), best)
     context = context_of(replace(config, name=f"{config.name}-best"))
     _offer(node, context, node.job.final(context), offered)
     if tune.fresh_seeds:
         confirming = _confirming(node)
         with _naming(confirming.label):
-            goals.append(Goal(confirming.name, node.job, node.values, Confirm.of(search, found), node.config))
+            goals.append(Goal(confirming.name, node.job, node.values, confirm.Confirm.of(search, found), node.config))
     return goals
 
 
@@ -263,7 +258,7 @@ def _trainings_to(start: Start) -> tuple[str, ...]:
     made = start.training
     if made is None:
         return ()
-    sources = made.models if isinstance(made, Merge) else made.teachers if isinstance(made, Train) else ()
+    sources = made.models if isinstance(made, merge_stage.Merge) else made.teachers if isinstance(made, Train) else ()
     needed = [key for model in sources for key in _trainings_to(model)]
     return tuple(dict.fromkeys([*trainings(made), *needed, made.key]))
 
@@ -306,7 +301,7 @@ def _trainings_of(goal: Goal) -> list[tuple[Train, str]]:
     training stages are the goal's label and the stage's name.
     """
     needed = [stage for stage in everything([goal.stage]) if isinstance(stage, Train)]
-    of_trials = isinstance(goal.stage, Search | Confirm | SeedLook)
+    of_trials = isinstance(goal.stage, search_stage.Search | confirm.Confirm | SeedLook)
     own = goal.job.training(goal.stage) if goal.job.training and not of_trials else None
     is_export = goal.stage.kind == "export"
     return [

@@ -5,9 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from adapt.chain.chain_file import read_command, read_job
+from adapt.chain import chain_file, chain_stages
 from adapt.chain.chain_run import ChainRun, Report, ahead_lines, progress_of
-from adapt.chain.chain_stages import Chain, study
 from adapt.job.job_run import plan_of
 from adapt.parse import parse
 from adapt.runner.stage import everything
@@ -74,7 +73,7 @@ def main(arguments: Sequence[str]) -> None:
     elif arguments[0] in (*VERBS, "status", "logs") or (arguments[0] == "report" and "--serve" in arguments):
         on_cluster(arguments)
     else:
-        command = read_command(arguments)
+        command = chain_file.read_command(arguments)
         chain = ChainRun.of(command.file, command.let, command.common, command.only)
         if command.verb == "report":
             show_report(chain.report())
@@ -106,7 +105,7 @@ def show_report(report: Report) -> None:
 
 def plan_one(arguments: Sequence[str]) -> None:
     """Shows the stages that a single job would run, with a forecast of its training runs."""
-    job, rest = read_job(arguments)
+    job, rest = chain_file.read_job(arguments)
     context = Context.of(parse(rest, "dontstop chain plan", job.kind), kind=job.kind)
     made = plan_of(job, context)
     log(f"This is what `dontstop {job.name}` would run. --job NAME plans another job.")
@@ -134,7 +133,7 @@ def on_cluster(arguments: Sequence[str]) -> None:
         finish("logs", chain.store.root, {"lines": show_logs(chain.goals, chain.store, asked.stage)})
 
 
-def _status(built: Callable[[], Chain], follows: bool) -> None:
+def _status(built: Callable[[], chain_stages.Chain], follows: bool) -> None:
     """Shows the status of a chain once, or every FOLLOW_S seconds.
 
     The chain is built again each time, because a finished search adds the stages that use its best values.
@@ -168,7 +167,7 @@ def _serve(asked: ClusterCommand) -> None:
         if chains[-1].later or chains[-1].sequential:
             chains[:] = [chain_of(order)]
         now = progress_of(chains[-1])
-        return study(order.name, order.baseline, chains[-1], order.margin), now
+        return chain_stages.study(order.name, order.baseline, chains[-1], order.margin), now
 
     page = FollowedPage(order.name, look)
     with serving(page.html, asked.port) as address, suppress(KeyboardInterrupt):

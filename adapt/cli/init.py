@@ -23,10 +23,8 @@ from adapt.cli.inspect_files import (
     split_paths,
 )
 from adapt.config import CorpusConfig
+from adapt.corpus import heldout, profile_sample, text_profile
 from adapt.corpus.files import formats, manifest, records
-from adapt.corpus.heldout import key_of
-from adapt.corpus.profile_sample import card_languages, profile_of
-from adapt.corpus.text_profile import Legibility, count_sample
 from adapt.job.job_text import TextOutlook, legibility_words
 from adapt.model.demo_checkpoint import NAME as DEMO
 from adapt.model.tokenize.text_tokenizer import quick_tokenizer
@@ -143,7 +141,7 @@ def _split_off(look: TaskProperties, files: dict[str, Path]) -> None:
             if isinstance(record, str):  # a string instead of a record says why the record is unreadable; skip it
                 continue
             text = record.get(look.config.text_field)
-            place = key_of(" ".join(text) if isinstance(text, list) else str(text)) / 2**64
+            place = heldout.key_of(" ".join(text) if isinstance(text, list) else str(text)) / 2**64
             number = int(place / _DEV_SHARE)
             split = absent[number] if number < len(absent) else "train"
             lines[split].append(json.dumps(record, ensure_ascii=False, default=str))
@@ -327,9 +325,9 @@ def _rate(model: ModelProperties) -> str:
 def _outlook(text: CorpusProperties, model: ModelProperties) -> TextOutlook:
     """Measures the properties of the text, and how the model's tokenizer splits its words."""
     tokenizer = quick_tokenizer(model.folder) if model.folder else None
-    legibility = Legibility.of(count_sample(text.sample, tokenizer)) if tokenizer else None
-    languages = card_languages(model.folder) if model.folder else []
-    return TextOutlook("text", profile_of(text.sample, languages), legibility, "none")
+    legibility = text_profile.Legibility.of(text_profile.count_sample(text.sample, tokenizer)) if tokenizer else None
+    languages = profile_sample.card_languages(model.folder) if model.folder else []
+    return TextOutlook("text", profile_sample.profile_of(text.sample, languages), legibility, "none")
 
 
 def _found(text: CorpusProperties | None, task: TaskProperties | None, outlook: TextOutlook | None) -> list[str]:

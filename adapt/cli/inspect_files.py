@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import CorpusConfig, TaskConfig
+from adapt.corpus import heldout, screening
 from adapt.corpus.documents.document_files import check_packages
+from adapt.corpus.files import manifest, storage
 from adapt.corpus.files.filesystem import name_of
 from adapt.corpus.files.formats import DELIMITERS, DOCUMENTS, WITHOUT_FIELDS, Bad, fix_of, format_of
-from adapt.corpus.files.manifest import expand_paths
 from adapt.corpus.files.records import Reading, check_field, read_objects, read_records, texts
-from adapt.corpus.files.storage import state
-from adapt.corpus.heldout import keys_of, share_of_keys
-from adapt.corpus.screening import Tally, clean
 from adapt.evaluate.measurements import FEWEST
 from adapt.stage.training_plan import documents_to_measure
 from adapt.support.errors import DataError
@@ -169,7 +167,7 @@ def inspect_corpus(paths: Sequence[str]) -> CorpusProperties:
         DataError: a file is missing or has an unknown format, no field holds text, or cleaning drops all documents.
         StorageError: a remote store cannot be read.
     """
-    files = expand_paths([*paths])
+    files = manifest.expand_paths([*paths])
     formats = Counter(format_of(file)[0] for file in files)
     for kind in formats.keys() & {*DOCUMENTS}:
         check_packages(next(file for file in files if format_of(file)[0] == kind), kind)
@@ -189,10 +187,10 @@ def inspect_corpus(paths: Sequence[str]) -> CorpusProperties:
     unit = _unit([file for file in sampled if format_of(file)[0] == "text"])
     reading = Reading(text_field or "text", unit)
     corpus = CorpusConfig(text_unit=unit)  # type: ignore[arg-type]
-    tally, kept, text_bytes, on_disk, is_whole = Tally(), list[str](), 0, 0.0, len(sampled) == len(files)
+    tally, kept, text_bytes, on_disk, is_whole = screening.Tally(), list[str](), 0, 0.0, len(sampled) == len(files)
     for file in sampled:
         share = _Share(_texts(file, reading), SAMPLE_BYTES // len(sampled))
-        kept += clean(share, corpus, tally, file)
+        kept += screening.clean(share, corpus, tally, file)
         is_whole = is_whole and share.is_whole
         text_bytes += share.bytes
         on_disk += _size(file) if share.is_whole else share.bytes_on_disk(file)
@@ -242,7 +240,7 @@ def heldout_share(texts: Sequence[str], documents: int, is_whole: bool) -> tuple
         most = 5000
         share = usual if usual * documents <= most else float(f"{most / documents:.1g}")
         return share, round(share * documents)
-    if is_whole and (found := share_of_keys(keys_of(texts), wanted)):
+    if is_whole and (found := heldout.share_of_keys(heldout.keys_of(texts), wanted)):
         return found.share, found.documents
     share = min(float(f"{1.5 * wanted / max(documents, 1):.2g}"), 0.5)
     return share, round(share * documents)
@@ -294,7 +292,7 @@ def _spread(files: Sequence[str]) -> list[str]:
 
 
 def _size(file: str) -> int:
-    return state(file)[0] or 0
+    return storage.state(file)[0] or 0
 
 
 def _named(files: Sequence[str]) -> str:
@@ -356,7 +354,7 @@ def split_paths(given: Sequence[str]) -> dict[str, list[str]]:
     if len(given) > 1 or not Path(given[0]).expanduser().is_dir():
         return {split: [path] for split, path in zip(_SPLIT_NAMES, given, strict=False)}
     folder = given[0]
-    files = expand_paths(folder)
+    files = manifest.expand_paths(folder)
     found: dict[str, list[str]] = {}
     for file in files:
         name, inside = name_of(file).name.lower(), name_of(file).parent.name.lower()
@@ -384,7 +382,7 @@ def inspect_task(paths: dict[str, list[str]], name: str = "") -> TaskProperties:
         DataError: a file is missing or broken, no field holds text or labels, or labels are missing or wrong.
         StorageError: a remote store cannot be read.
     """
-    files = expand_paths(paths["train"])
+    files = manifest.expand_paths(paths["train"])
     records = [record for file in _spread(files) for record in _first_records(file, _EXAMPLES)]
     seen = field_statistics(records)
     kind, text, label, labels = _task_fields(records, seen, _named(files))

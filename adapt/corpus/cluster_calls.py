@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 import ray
 
 from adapt.config import ResourcesConfig
-from adapt.ray.node_files import OnNode
-from adapt.ray.runtime import connect, gpus_per_worker, user_errors
+from adapt.ray import node_files, runtime
 from adapt.support.heartbeat import Steady
 
 A = TypeVar("A")
@@ -53,8 +52,8 @@ class Cluster:
         Raises:
             AdaptError: the called function raised this error.
         """
-        connect(self._resources)
-        shared = ray.put(OnNode(Steady(function, "reading", self.folder, self._resources.stall_s)))
+        runtime.connect(self._resources)
+        shared = ray.put(node_files.OnNode(Steady(function, "reading", self.folder, self._resources.stall_s)))
         call, processes = self._on_devices(shared) if on_device else _on_cores(shared)
         waiting: deque[Any] = deque()
         try:
@@ -74,7 +73,7 @@ class Cluster:
         Actors take turns, because calls take about equally long.
         """
         if not self._devices:
-            gpus = min(1.0, gpus_per_worker(self._resources))
+            gpus = min(1.0, runtime.gpus_per_worker(self._resources))
             machines = sum(node["Alive"] for node in ray.nodes())
             count = max(1, int(ray.cluster_resources().get("GPU", 0) / gpus)) if gpus else machines
             start: Any = ray.remote(
@@ -96,7 +95,7 @@ def _on_cores(shared: Any) -> tuple[Callable[[Any], Any], int]:
 
 
 def _yielded(references: Iterator[Any]) -> Iterator[Any]:
-    with user_errors():
+    with runtime.user_errors():
         for reference in references:
             yield ray.get(reference)
 

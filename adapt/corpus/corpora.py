@@ -14,14 +14,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from adapt.config import Config, CorpusConfig, ObjectiveConfig, what
-from adapt.corpus.cleaning import cleaning_blocks
-from adapt.corpus.decontamination import check_sets, evaluation_manifests
-from adapt.corpus.files.filesystem import is_url
+from adapt.corpus import cleaning, decontamination
+from adapt.corpus.files import filesystem, hub, records, storage
 from adapt.corpus.files.formats import DELIMITERS, MIB, format_of
-from adapt.corpus.files.hub import check_dataset
 from adapt.corpus.files.manifest import LISTERS, Manifest, sources_of
-from adapt.corpus.files.records import TEXT_FIX, Reading, check_field, check_quotes
-from adapt.corpus.files.storage import broken_files
 from adapt.corpus.heldout import share_holding  # loads pyarrow, which commands that only print a plan do not need
 from adapt.runner.digest import Digests
 from adapt.runner.stage import deciding
@@ -159,7 +155,7 @@ def reading_identity(corpus: CorpusConfig, digests: Digests) -> dict[str, Any]:
     settings = {name: value for name, value in settings.items() if name not in _DOCUMENTS or value != usual[name]}
     # earlier versions had this field; without it, all stage keys would change and finished stages would run again
     settings["id_field"] = None
-    settings["cleaning"] = cleaning_blocks.identity(corpus.cleaning)
+    settings["cleaning"] = cleaning.cleaning_blocks.identity(corpus.cleaning)
     if corpus.decontaminate:
         fields = {
             evaluation.name: {"text_field": evaluation.text_field, "pair_field": evaluation.pair_field}
@@ -169,7 +165,7 @@ def reading_identity(corpus: CorpusConfig, digests: Digests) -> dict[str, Any]:
             **{name: getattr(corpus, name) for name in _EVALUATION},
             "sets": {
                 name: {"digest": manifest.digest, **fields[name]}
-                for name, manifest in evaluation_manifests(corpus, digests).items()
+                for name, manifest in decontamination.evaluation_manifests(corpus, digests).items()
             },
         }
     return settings
@@ -282,13 +278,13 @@ def check_readable(manifest: Manifest, corpus: CorpusConfig, entity_field: str |
             a file of an evaluation set lacks one of the set's fields.
         StorageError: a store does not answer.
     """
-    check_sets(corpus)
-    fields = {corpus.text_field: TEXT_FIX}
+    decontamination.check_sets(corpus)
+    fields = {corpus.text_field: records.TEXT_FIX}
     if entity_field is not None:
         fields[entity_field] = "set objective.entity_field to the field that holds the entities"
     if corpus.source == "dataset":
         for name, fix in fields.items():
-            check_dataset(corpus, manifest.parts[0].stamp, name, fix)
+            hub.check_dataset(corpus, manifest.parts[0].stamp, name, fix)
     elif corpus.source == "files":
         _check_files(manifest, fields, corpus.text_field)
 
@@ -306,10 +302,10 @@ def _check_files(manifest: Manifest, fields: dict[str, str], text_field: str) ->
 
     def check(path: str) -> None:
         for name, fix in fields.items():
-            check_field(path, name, fix, needs_fields=name != text_field, text=name == text_field)
-        if format_of(path)[0] in DELIMITERS and not is_url(path) and os.path.getsize(path) <= SMALL_BYTES:
-            with broken_files(path):
-                check_quotes(path, Reading())
+            records.check_field(path, name, fix, needs_fields=name != text_field, text=name == text_field)
+        if format_of(path)[0] in DELIMITERS and not filesystem.is_url(path) and os.path.getsize(path) <= SMALL_BYTES:
+            with storage.broken_files(path):
+                records.check_quotes(path, records.Reading())
 
     with ThreadPoolExecutor(LISTERS) as pool:  # files are checked in parallel, because remote stores answer slowly
         list(pool.map(check, full))

@@ -21,12 +21,9 @@ import pyarrow as pa
 import ray
 from tokenizers import Encoding, Tokenizer
 
-from adapt.corpus.corpora import PLAIN, Form
+from adapt.corpus import corpora, read_progress, text_profile, token_shards
 from adapt.corpus.entities import Span, tagged, without_overlaps
 from adapt.corpus.heldout import in_share, keys_of
-from adapt.corpus.read_progress import text_sizes
-from adapt.corpus.text_profile import count_sample
-from adapt.corpus.token_shards import write_flat_shard
 from adapt.model.locate import Pretrained
 from adapt.model.tokenize.piece_tokenizer import BEGINS, ENDS, IDS, SPECIAL, WORDS, Ragged, WordsOf
 from adapt.model.tokenize.text_tokenizer import (
@@ -48,7 +45,7 @@ class Encode:
     pretrained: Pretrained
     folder: Path
     heldout_fraction: float
-    form: Form = PLAIN
+    form: corpora.Form = corpora.PLAIN
     shared: Any = None
     """Reference to the tokenizer in Ray's object store, from `share_tokenizer`. If None, each process loads its own."""
 
@@ -63,7 +60,7 @@ class Encode:
         row = table.to_pylist()[0]
         documents, keys, counts = self.tokens(row)
         counts.update(self.sample(row["texts"]))
-        heldout, sizes = self.heldout(keys), text_sizes(table)
+        heldout, sizes = self.heldout(keys), read_progress.text_sizes(table)
         if self.form.sentences:
             sizes = np.array([len(text.encode()) for text in with_owners(row["texts"])[0]], np.int64)
         for kind, chosen in (("train", ~heldout), ("heldout", heldout)):
@@ -72,13 +69,13 @@ class Encode:
             counts[f"{kind}_tokens"] = int(some.bounds[-1])
             if chosen.any():
                 path = self.folder / f"{kind}-{row['item']:06d}-{row['chunk']:06d}.arrow"
-                write_flat_shard(path, some, self._tokenizer.size, keys[chosen], sizes[chosen])
+                token_shards.write_flat_shard(path, some, self._tokenizer.size, keys[chosen], sizes[chosen])
         encoded = {"item": row["item"], "counts": json.dumps(counts), "text_bytes": int(sizes.sum())}
         return {name: [value] for name, value in {**encoded, "tally": row["tally"]}.items()}
 
     def sample(self, texts: list[str]) -> Counter[str]:
         """Counts how the tokenizer splits words, in a sample of the texts of a chunk (see `count_sample`)."""
-        return count_sample(texts, self._tokenizer)
+        return text_profile.count_sample(texts, self._tokenizer)
 
     @property
     def _tokenizer(self) -> TextTokenizer:

@@ -21,18 +21,12 @@ import ray
 from ray.data import TaskPoolStrategy
 
 from adapt.config import CorpusConfig
-from adapt.corpus.corpora import PLAIN, Form, dropped_documents
-from adapt.corpus.decontamination import EvaluationIndex, evaluation_index
-from adapt.corpus.encode_chunks import Encode, share_tokenizer
+from adapt.corpus import corpora, decontamination, encode_chunks, heldout, read_progress, text_profile
 from adapt.corpus.entities import Tagged
 from adapt.corpus.files.manifest import Manifest, numbered_items
-from adapt.corpus.heldout import MEASURED, Measured
-from adapt.corpus.read_progress import Pace, Piece, watched
 from adapt.corpus.screening import PASS, REJECTS, Fetched, Screen, Tally, check_few_bad, item_texts
-from adapt.corpus.text_profile import Legibility
 from adapt.model.locate import Pretrained
-from adapt.ray.node_files import OnNode
-from adapt.ray.runtime import data_settings, user_errors
+from adapt.ray import node_files, runtime
 from adapt.support.errors import DataError
 from adapt.support.heartbeat import Steady
 from adapt.terminal.console import log
@@ -64,14 +58,14 @@ def screen_of(
         DataError: an evaluation set or a measured corpus cannot be read, or a set is empty.
     """
     rejects = folder / REJECTS if corpus.write_rejects else None
-    known = _stored(Measured.of(measured)) if measured else None
+    known = _stored(heldout.Measured.of(measured)) if measured else None
     if not corpus.decontaminate:
         return Screen(None, duplicates, known, rejects)
-    index = evaluation_index(corpus)
+    index = decontamination.evaluation_index(corpus)
     return Screen(_stored(index), duplicates, known, rejects, index.counts)
 
 
-def _stored(check: EvaluationIndex | Measured) -> Fetched:
+def _stored(check: decontamination.EvaluationIndex | heldout.Measured) -> Fetched:
     """Puts a check into Ray's object store, from which tasks fetch it without copying its arrays."""
     fetch: Callable[[Any], Any] = ray.get
     return partial(fetch, ray.put(check))
@@ -82,7 +76,7 @@ def prepare(
     corpus: CorpusConfig,
     pretrained: Pretrained,
     folder: Path,
-    form: Form = PLAIN,
+    form: corpora.Form = corpora.PLAIN,
     duplicates: Path | None = None,
     measured: Sequence[Path] = (),
     stall_s: float | None = None,
@@ -113,16 +107,16 @@ def prepare(
     screen = screen_of(corpus, folder, duplicates, measured)
     is_large = sum(part.size for part in manifest.parts) >= WORTH_BYTES
     # the tokenizer is loaded first, because all tokenizing tasks wait for it
-    tokenizer = share_tokenizer(pretrained, bool(form.marks), is_large)
-    encode = Encode(pretrained, folder, corpus.heldout_fraction, form, tokenizer)
+    tokenizer = encode_chunks.share_tokenizer(pretrained, bool(form.marks), is_large)
+    encode = encode_chunks.Encode(pretrained, folder, corpus.heldout_fraction, form, tokenizer)
     cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
     items = numbered_items(manifest, corpus)
     # Ray Data makes one block per chunk, so that the chunks of one file are tokenized in parallel
-    with user_errors(), data_settings(WAITING_BYTES, target_max_block_size=1):
+    with runtime.user_errors(), runtime.data_settings(WAITING_BYTES, target_max_block_size=1):
         encoded = (
             ray.data.from_items(items)
             .map_batches(
-                OnNode(
+                node_files.OnNode(
                     Steady(Read(corpus, CHUNK_CHARACTERS, form.entity_field, screen), "reading", folder, stall_s),
                     fetches=False,
                 ),
@@ -132,22 +126,22 @@ def prepare(
                 compute=TaskPoolStrategy(size=cpus),
             )
             .map_batches(
-                OnNode(Steady(encode, "tokenizing", folder, stall_s), fetches=False),
+                node_files.OnNode(Steady(encode, "tokenizing", folder, stall_s), fetches=False),
                 batch_size=1,
                 batch_format="pyarrow",
                 num_cpus=0.9,
                 compute=TaskPoolStrategy(size=cpus),
             )
         )
-        pace = Pace.of(items, manifest, corpus)
-        chunks = watched(encoded.iter_rows(), pace, "prepare", _piece, folder)
+        pace = read_progress.Pace.of(items, manifest, corpus)
+        chunks = read_progress.watched(encoded.iter_rows(), pace, "prepare", _piece, folder)
     return {**_summary(chunks, corpus, manifest), "evaluation_texts": screen.evaluation_texts}
 
 
-def _piece(chunk: dict[str, Any]) -> Piece:
+def _piece(chunk: dict[str, Any]) -> read_progress.Piece:
     counts = json.loads(chunk["counts"])
     documents = counts["train_documents"] + counts["heldout_documents"]
-    return Piece(int(chunk["item"]), documents, int(chunk["text_bytes"]), bool(chunk["tally"]))
+    return read_progress.Piece(int(chunk["item"]), documents, int(chunk["text_bytes"]), bool(chunk["tally"]))
 
 
 def batch_of(item: dict[str, Any]) -> dict[str, Any]:
@@ -215,7 +209,7 @@ def _summary(chunks: list[dict[str, Any]], corpus: CorpusConfig, manifest: Manif
         "dropped": tally.dropped,
         "changed": tally.changed,
         "bad": tally.bad,
-        "legibility": Legibility.of(counts),
+        "legibility": text_profile.Legibility.of(counts),
     }
     _check(tally, counts, corpus, manifest)
     for fault in metrics["legibility"].faults():
@@ -228,10 +222,10 @@ def _check(tally: Tally, counts: Counter[str], corpus: CorpusConfig, manifest: M
     if tally.bad:
         log(f"skipped {sum(tally.bad.values())} of {tally.seen} records: {tally.unreadable}")
     first = manifest.parts[0].path if manifest.parts else "no part"
-    if text := dropped_documents(tally.kept, tally.dropped):
+    if text := corpora.dropped_documents(tally.kept, tally.dropped):
         others = len({part.path for part in manifest.parts}) - 1
         log(f"prepare: {text} (in {first}{f' and {others} other files' if others > 0 else ''})")
-    if (measured := tally.dropped.get(MEASURED)) and not counts["train_documents"]:
+    if (measured := tally.dropped.get(heldout.MEASURED)) and not counts["train_documents"]:
         raise DataError(
             f"{first}: no document is left to train on, because {measured} of its documents are also in a text on which"
             " the loss is measured (evaluation.general_paths, or a task's dev split)",

@@ -10,16 +10,12 @@ import numpy as np
 import yaml
 
 from adapt.config import CorpusConfig
+from adapt.corpus import minhash, sample_order, screening, shingles, text_profile
 from adapt.corpus.cleaning.filters import language_classifier
 from adapt.corpus.documents.document_kinds import DocumentLimits
 from adapt.corpus.files.formats import DELIMITERS, MIB, Bad, format_of
 from adapt.corpus.files.manifest import Manifest, Slice, items_of, read_slice, slices_of
 from adapt.corpus.files.records import Reading, read_objects, texts
-from adapt.corpus.minhash import DuplicateRule, estimated_jaccard, signatures
-from adapt.corpus.sample_order import permute
-from adapt.corpus.screening import Tally, clean
-from adapt.corpus.shingles import normalised
-from adapt.corpus.text_profile import UNCLEAR, TextProfile
 from adapt.model.locate import CARD
 from adapt.support.errors import AdaptError
 
@@ -37,20 +33,20 @@ _LINE_DOCUMENTS, _LINE_SHARE = 3, 0.02
 """Minimum number and minimum share of the documents in which a line must occur to count as boilerplate."""
 
 
-def profile_of(sample: Sequence[str], model_languages: Sequence[str] = ()) -> TextProfile:
+def profile_of(sample: Sequence[str], model_languages: Sequence[str] = ()) -> text_profile.TextProfile:
     """Measures the languages, duplicates and repeated lines of a sample of documents.
 
     Args:
         sample: documents of the corpus, after cleaning.
         model_languages: languages that the model's card names.
     """
-    unified = [normalised(text) for text in sample]
+    unified = [shingles.normalised(text) for text in sample]
     seen: dict[str, int] = {}
     for number, text in enumerate(unified):
         seen.setdefault(text, number)
     distinct, count = list(seen.values()), max(len(sample), 1)
     near = near_copies([unified[number] for number in distinct])
-    return TextProfile(
+    return text_profile.TextProfile(
         len(sample),
         languages_of(sample),
         (len(sample) - len(distinct)) / count,
@@ -65,7 +61,7 @@ def languages_of(sample: Sequence[str]) -> dict[str, float]:
     counts: Counter[str] = Counter()
     for text in sample:
         code, score = language_classifier().classify(text[:LANGUAGE_CHARACTERS])
-        counts[code if score >= CLEAR else UNCLEAR] += len(text)
+        counts[code if score >= CLEAR else text_profile.UNCLEAR] += len(text)
     total = sum(counts.values())
     return {code: round(count / total, 4) for code, count in counts.most_common()} if total else {}
 
@@ -76,12 +72,12 @@ def near_copies(unified: Sequence[str]) -> int:
     Args:
         unified: distinct texts, normalised by `adapt.corpus.shingles.normalised`.
     """
-    rule = DuplicateRule(near=True)
-    signed = signatures(unified, rule.n, rule.permutations)
+    rule = minhash.DuplicateRule(near=True)
+    signed = minhash.signatures(unified, rule.n, rule.permutations)
     found = 0
     for number in range(1, len(signed)):
         earlier = signed[:number]
-        similar = estimated_jaccard(earlier, np.broadcast_to(signed[number], earlier.shape))
+        similar = minhash.estimated_jaccard(earlier, np.broadcast_to(signed[number], earlier.shape))
         found += bool((similar >= rule.threshold).any())
     return found
 
@@ -113,7 +109,7 @@ def profile_texts(manifest: Manifest, corpus: CorpusConfig, must_read: bool = Fa
     """
     corpus = replace(corpus, decontaminate=[])
     items = [slices_of(item) for item in items_of(manifest, corpus)]
-    order = permute(np.arange(len(items)), max(len(items), 1), SEED, 0).tolist()[:SAMPLE_ITEMS]
+    order = sample_order.permute(np.arange(len(items)), max(len(items), 1), SEED, 0).tolist()[:SAMPLE_ITEMS]
     found: list[str] = []
     for number in sorted(order):
         most_documents, most = SAMPLE_DOCUMENTS // len(order) or 1, SAMPLE_BYTES // len(order)
@@ -128,7 +124,7 @@ def profile_texts(manifest: Manifest, corpus: CorpusConfig, must_read: bool = Fa
 
 def _documents(item: Sequence[Slice], corpus: CorpusConfig) -> Iterator[str]:
     for part in item:
-        yield from clean(_records(part, corpus), corpus, Tally(), part.place)
+        yield from screening.clean(_records(part, corpus), corpus, screening.Tally(), part.place)
 
 
 def _records(part: Slice, corpus: CorpusConfig) -> Iterator[str | Bad]:
@@ -156,7 +152,7 @@ def card_languages(folder: Path) -> list[str]:
     return [code.lower().partition("-")[0] for code in codes if isinstance(code, str)]
 
 
-def profile_corpus(manifest: Manifest, corpus: CorpusConfig, model: Path) -> TextProfile:
+def profile_corpus(manifest: Manifest, corpus: CorpusConfig, model: Path) -> text_profile.TextProfile:
     """Samples a corpus that a job has already read, and returns the profile of the sample.
 
     Raises:

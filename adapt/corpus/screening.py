@@ -23,13 +23,11 @@ from pathlib import Path
 import numpy as np
 
 from adapt.config import CorpusConfig
+from adapt.corpus import decontamination, entities, token_shards
 from adapt.corpus.cleaning.cleaning_blocks import Block, Drop, blocks_of, count_change
-from adapt.corpus.decontamination import EvaluationIndex, evaluation_index
-from adapt.corpus.entities import Span, Tagged
 from adapt.corpus.files.formats import Bad, fix_of
 from adapt.corpus.files.manifest import read_slice, slices_of
 from adapt.corpus.heldout import Measured
-from adapt.corpus.token_shards import read_batch
 from adapt.runner.files import file_aside
 from adapt.support.errors import DataError
 
@@ -289,7 +287,7 @@ def _passed(text: str, blocks: tuple[Block, ...], tally: Tally) -> str | Drop:
 def _plain(record: str) -> str:
     """Removes control characters and outer spaces from a record, and moves its entities accordingly."""
     text = _without_control(record).strip()
-    return Tagged.of(text, _moved(record, text)) if isinstance(record, Tagged) else text
+    return entities.Tagged.of(text, _moved(record, text)) if isinstance(record, entities.Tagged) else text
 
 
 def _without_control(text: str) -> str:
@@ -305,7 +303,7 @@ def _without_control(text: str) -> str:
     return text if kept == encoded else kept.decode()
 
 
-def _moved(record: Tagged, text: str) -> list[Span]:
+def _moved(record: entities.Tagged, text: str) -> list[entities.Span]:
     """Returns the positions of a record's entities in the text that remains without control characters."""
     kept = list(accumulate((ord(character) not in _CONTROL for character in record), initial=0))
     stripped = kept[-1] - len(record.translate(_CONTROL).lstrip())
@@ -368,7 +366,7 @@ REJECTS = "rejects"
 """Name of the folder with the dropped documents, one file per item."""
 
 
-Fetched = Callable[[], EvaluationIndex | Measured]
+Fetched = Callable[[], decontamination.EvaluationIndex | Measured]
 """Function that returns a check of texts, which may be in Ray's object store. The check's method `many` returns, for
 each text, the reason to drop it or None."""
 
@@ -417,18 +415,18 @@ def local_screen(corpus: CorpusConfig, measured: Measured | None = None, duplica
     Raises:
         DataError: an evaluation set cannot be read, or is empty.
     """
-    contaminated = _returning(evaluation_index(corpus)) if corpus.decontaminate else None
+    contaminated = _returning(decontamination.evaluation_index(corpus)) if corpus.decontaminate else None
     return Screen(contaminated, duplicates, _returning(measured) if measured else None)
 
 
-def _returning(check: EvaluationIndex | Measured) -> Fetched:
+def _returning(check: decontamination.EvaluationIndex | Measured) -> Fetched:
     return lambda: check
 
 
 def _ordinals(file: Path | None, item: int) -> dict[int, Drop]:
     if file is None:
         return {}
-    table = read_batch(file)
+    table = token_shards.read_batch(file)
     first, last = np.searchsorted(table.column("item").to_numpy(), [item, item + 1])
     ordinals, reasons = (table.column(name).slice(int(first), int(last - first)) for name in ("ordinal", "reason"))
     return dict(zip(ordinals.to_pylist(), map(Drop, reasons.to_pylist()), strict=True))

@@ -16,8 +16,7 @@ import ray.data
 
 from adapt.corpus.sample_order import Mixture, samples
 from adapt.corpus.token_shards import TokenStream
-from adapt.ray.node_files import pinned_here
-from adapt.ray.runtime import data_settings
+from adapt.ray import node_files, runtime
 from adapt.support.schema import SHARD_GLOB
 
 BLOCK_BYTES = 2_000_000
@@ -129,7 +128,7 @@ def streamed(feed: Feed) -> Iterator[Iterator[dict[str, np.ndarray]]]:
     if feed.first_step >= feed.last_step:
         yield iter(())
         return
-    with data_settings(target_max_block_size=1), ThreadPoolExecutor(1) as thread:  # each table becomes a block
+    with runtime.data_settings(target_max_block_size=1), ThreadPoolExecutor(1) as thread:  # each table becomes a block
         batches = _batches(feed, thread)
         yield itertools.chain([next(batches)], batches)  # reads the first batch here, not in the first step
 
@@ -171,7 +170,7 @@ def _blocks(feed: Feed, first: int, stop: int) -> "deque[Any]":
         batch_format="numpy",
         num_cpus=0,
         compute=ray.data.TaskPoolStrategy(size=1),
-        **pinned_here(Path(feed.folders[0])),
+        **node_files.pinned_here(Path(feed.folders[0])),
     )
     return deque(dataset.to_arrow_refs())
 

@@ -36,12 +36,10 @@ from adapt.index.exact_search import scaled
 from adapt.ray import runtime
 from adapt.ray.node_files import OnNode, call, on_node
 from adapt.runner.files import remove_asides
+from adapt.support import heartbeat, splitmix
 from adapt.support.errors import DataError
-from adapt.support.heartbeat import Steady, at_work
-from adapt.support.splitmix import mix
-from adapt.train.metric_trackers import following
+from adapt.train import metric_trackers, worker_process
 from adapt.train.training_run import METRICS_FILE, NOTICE_FILE
-from adapt.train.worker_process import use_threads
 
 StoredType = Literal["float16", "float32"]
 
@@ -72,7 +70,7 @@ class EmbedChunks:
         """Embeds a chunk, writes its vectors to a file, and returns its numbers of texts, tokens and unknown tokens."""
         (row,) = table.to_pylist()
         file = self._folder / chunk_file(row["item"], row["chunk"])
-        with on_node(self._folder, fetches=False), at_work("embedding", self._folder, self._stall_s):
+        with on_node(self._folder, fetches=False), heartbeat.at_work("embedding", self._folder, self._stall_s):
             counts = known_counts(file) or self._embed(row, file)
         known = {"item": row["item"], "text_bytes": text_bytes(table), "tally": row["tally"]}
         return {name: [value] for name, value in {**known, **counts}.items()}
@@ -135,7 +133,7 @@ def embed_texts(
         embedded = (
             ray.data.from_items(source.items())
             .map_batches(
-                OnNode(Steady(source.reader(folder), "reading", folder, resources.stall_s), fetches=False),
+                OnNode(heartbeat.Steady(source.reader(folder), "reading", folder, resources.stall_s), fetches=False),
                 batch_size=1,
                 batch_format="numpy",
                 num_cpus=0.05,
@@ -251,7 +249,7 @@ class TakeSome:
         (row,) = table.to_pylist()
         # hashes the keys once more: the keys themselves decide which documents are held out, and the sample must not
         # depend on that decision
-        keys = mix(keys_of(row["texts"]))
+        keys = splitmix.mix(keys_of(row["texts"]))
         taken = in_share(keys, self.share)
         texts = list(compress(row["texts"], taken))
         return pa.table(
@@ -273,7 +271,7 @@ def sampled_texts(source: TextSource, most: int, folder: Path, stall_s: float | 
     tallies: list[tuple[int, str]] = []
 
     def steady(function: Callable[..., Any], phase: str) -> OnNode:
-        return OnNode(Steady(function, phase, folder, stall_s))
+        return OnNode(heartbeat.Steady(function, phase, folder, stall_s))
 
     data = runtime.data_settings(WAITING_BYTES, target_max_block_size=1)
     with runtime.user_errors(), data, runtime.telling_stalls("embed", folder):
@@ -311,7 +309,7 @@ def learn_embedder(
     task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, runtime.gpus_per_worker(resources)))(call)
     with (
         runtime.batch_errors(embedder.batch_field),
-        following(folder / METRICS_FILE, folder / NOTICE_FILE, "learning from a sample"),
+        metric_trackers.following(folder / METRICS_FILE, folder / NOTICE_FILE, "learning from a sample"),
     ):
         figures: dict[str, float] = ray.get(task.remote(OnNode(learn_in_task), embedder, texts, folder))
     return {"texts": len(texts), **figures}
@@ -322,5 +320,5 @@ def learn_in_task(embedder: Embedder, texts: list[str], folder: Path) -> dict[st
     runtime.hide_unreserved_gpus()
     os.environ["OMP_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))  # overrides Ray's limit of one thread
     if "torch" in sys.modules:  # an earlier task of this process may have loaded torch
-        use_threads()
+        worker_process.use_threads()
     return embedder.learn(texts, folder)

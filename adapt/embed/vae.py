@@ -32,8 +32,7 @@ from torch.nn.functional import relu
 from adapt.embed.bags import VampireOptions
 from adapt.runner.files import file_aside
 from adapt.support.errors import TrainingError
-from adapt.train.metric_trackers import File
-from adapt.train.training_run import METRICS_FILE
+from adapt.train import metric_trackers, training_run
 
 MIXES = {"mixed": 0.0, "published": -20.0}
 """Weight of h1 in a document's vector, keyed by the option `mix`. h0 and theta have the weight 1.
@@ -349,7 +348,7 @@ def train_topics(counts: Any, options: VampireOptions, seed: int, folder: Path) 
     training, state = TopicTraining(counts, options, seed, _device()), folder / STATE_FILE
     if state.exists():
         training.load(state)
-    metrics = File(folder / METRICS_FILE, training.step)
+    metrics = metric_trackers.File(folder / training_run.METRICS_FILE, training.step)
     try:
         training.run(lambda known: metrics.log(known, known["step"]), state)
     finally:

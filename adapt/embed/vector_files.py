@@ -17,9 +17,7 @@ import pyarrow.parquet as pq
 
 from adapt.index.exact_search import PART_VECTORS, VectorBatch, centred, scaled, write_part
 from adapt.index.index_files import CENTRE_FILE, IndexFacts, index_parts
-from adapt.ray.connection import ray_library
-from adapt.ray.node_files import OnNode, call
-from adapt.ray.runtime import user_errors
+from adapt.ray import connection, node_files, runtime
 from adapt.runner.files import file_aside
 from adapt.support.errors import StorageError
 
@@ -140,10 +138,10 @@ def _sum_of(files: Sequence[Path], number: int) -> tuple[np.ndarray, int]:
 
 def over_tasks(function: Callable[[int], T], numbers: Sequence[int]) -> list[T]:
     """Calls a function with each number, in tasks of the cluster, and returns the results in order."""
-    ray = ray_library()
-    task: Any = ray.remote(num_cpus=1)(call)
-    with user_errors():
-        shared = ray.put(OnNode(function))
+    ray = connection.ray_library()
+    task: Any = ray.remote(num_cpus=1)(node_files.call)
+    with runtime.user_errors():
+        shared = ray.put(node_files.OnNode(function))
         results: list[T] = ray.get([task.remote(shared, number) for number in numbers])
         return results
 

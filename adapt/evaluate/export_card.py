@@ -12,18 +12,9 @@ from adapt.config import Config, CorpusConfig, section_of, what
 from adapt.corpus.corpora import FEWEST_DOCUMENTS, dropped_documents
 from adapt.corpus.files.manifest import sources_of
 from adapt.corpus.text_profile import Legibility, read_legibility, read_profile
+from adapt.evaluate import compared_models, measurements, verdict
 from adapt.evaluate.card_metadata import card_head, languages
-from adapt.evaluate.compared_models import BenchmarksCompared
 from adapt.evaluate.measure_model import change, mean_loss, read_losses, read_text_losses
-from adapt.evaluate.measurements import (
-    NOT_MEASURED,
-    LossChange,
-    RetrievalChange,
-    Text,
-    TextLoss,
-    loss_table,
-)
-from adapt.evaluate.verdict import ChosenStep
 from adapt.model.additions.table import stored_additions
 from adapt.model.model_card import LOADING_DETECTOR, LOADING_TURNED, card_code, card_text, loading_code, settings, table
 from adapt.model.sentence_vectors import SentenceVectors, write_sentence_vectors
@@ -48,20 +39,20 @@ class Handover:
     """Whether the training text consists of the texts of tasks. If not, the training text is the corpus."""
     is_transductive: bool
     """Whether the training text includes the text of the dev and test splits."""
-    changes: Sequence[LossChange]
+    changes: Sequence[measurements.LossChange]
     made_of: Sequence[Record]
     """The records of all stages that produced the model."""
     vectors: SentenceVectors | None = None
     """How sentence-transformers computes sentence vectors. None if the folder is not for sentence vectors."""
-    retrieval: RetrievalChange | None = None
+    retrieval: measurements.RetrievalChange | None = None
     """Retrieval before and after the training. None if it was not measured."""
     phases: Sequence[PhaseFigures] = ()
     """The phases of the training. Empty for a run without phases."""
-    choice: ChosenStep | None = None
+    choice: verdict.ChosenStep | None = None
     """The step whose model was chosen (`training.keep: best`). None if no step was chosen."""
     examples: Sequence[str] = ()
     """Markdown that shows how to use the model with the libraries in `export.kinds`."""
-    benchmarks: BenchmarksCompared | None = None
+    benchmarks: compared_models.BenchmarksCompared | None = None
     """Scores on standard tasks before and after the training. None if no task is configured."""
     new_head: bool = False
     """Whether the training began with a random language-model head."""
@@ -81,7 +72,7 @@ def write_card(handover: Handover, folder: Path) -> None:
     write_atomically(folder / "README.md", model_card(_facts(handover)))
 
 
-Evaluation = tuple[Path, Mapping[str, TextLoss]]
+Evaluation = tuple[Path, Mapping[str, measurements.TextLoss]]
 """The folder of an evaluation, and the evaluation's result on each text."""
 
 
@@ -91,7 +82,7 @@ def loss_changes(
     samples: int,
     of: str = "",
     chose: Mapping[str, tuple[int, float | None]] | None = None,
-) -> list[LossChange]:
+) -> list[measurements.LossChange]:
     """Returns the change of the held-out loss with its 95% interval, for each text with enough documents.
 
     Args:
@@ -104,7 +95,7 @@ def loss_changes(
             are the first documents of the sample, and are left out of the result.
     """
     changes = []
-    for text in get_args(Text):
+    for text in get_args(measurements.Text):
         new = after[1].get(text)
         first, chosen_loss = (chose or {}).get(text, (0, None))
         if new is None or new.documents - first < FEWEST_DOCUMENTS:
@@ -114,7 +105,7 @@ def loss_changes(
         )
         bits = [_bits_per_byte(folder, text, first, texts[text]) for folder, texts in (before, after)]
         changes.append(
-            LossChange(
+            measurements.LossChange(
                 text=text,
                 predictions=int(counts.sum()),
                 before=mean_loss(old_losses, counts, samples),
@@ -133,7 +124,7 @@ def loss_changes(
     return changes
 
 
-def _bits_per_byte(folder: Path, text: str, first: int, whole: TextLoss) -> float | None:
+def _bits_per_byte(folder: Path, text: str, first: int, whole: measurements.TextLoss) -> float | None:
     """Returns the loss [bits per byte] without the first `first` documents; None if the text lengths are unknown."""
     if not first or whole.bits_per_byte is None or (losses := read_text_losses(folder, text)) is None:
         return whole.bits_per_byte
@@ -354,7 +345,7 @@ class CardFacts:
     """Source, size and digest of the training text."""
     training: Mapping[str, Any]
     """Settings, resources and cost of the training."""
-    results: Sequence[LossChange]
+    results: Sequence[measurements.LossChange]
     lineage: Sequence[tuple[str, str, str]]
     """Kind, key and folder of each stage that produced the model."""
     packages: Mapping[str, str]
@@ -367,13 +358,13 @@ class CardFacts:
     """Names of the domains for which the model has separate parameters, in the order of training."""
     vectors: SentenceVectors | None = None
     """How sentence-transformers computes sentence vectors. None if the folder is not for sentence vectors."""
-    retrieval: RetrievalChange | None = None
+    retrieval: measurements.RetrievalChange | None = None
     """Retrieval before and after the training. None if it was not measured."""
-    choice: ChosenStep | None = None
+    choice: verdict.ChosenStep | None = None
     """The step whose model was chosen (`training.keep: best`). None if no step was chosen."""
     examples: Sequence[str] = ()
     """Markdown that shows how to use the model with further libraries."""
-    benchmarks: BenchmarksCompared | None = None
+    benchmarks: compared_models.BenchmarksCompared | None = None
     """Scores on standard tasks before and after the training."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Licence, language and datasets, keyed by field of the card's YAML metadata."""
@@ -423,27 +414,29 @@ def model_card(facts: CardFacts) -> str:
     )
 
 
-def card_verdict(results: Sequence[LossChange]) -> str:
+def card_verdict(results: Sequence[measurements.LossChange]) -> str:
     """Returns a sentence for each text that says whether the loss fell or rose, or that the interval includes 0."""
     if not results:
-        return f"Its effect was not measured: {NOT_MEASURED}."
+        return f"Its effect was not measured: {measurements.NOT_MEASURED}."
     return " ".join(row.sentence("the domain") for row in results)
 
 
-def results_table(results: Sequence[LossChange]) -> str:
+def results_table(results: Sequence[measurements.LossChange]) -> str:
     """Returns a table with a row per text: losses and bits per byte before and after training."""
     if not results:
-        return f"Not measured: {NOT_MEASURED}."
+        return f"Not measured: {measurements.NOT_MEASURED}."
     has_domain = any(row.text == "domain" for row in results)
-    missing = "" if has_domain else f"\n\nThe loss on the domain was not measured: {NOT_MEASURED}."
-    return markdown_table(loss_table(results, "domain", "Loss on held-out text [nats per token]")) + missing
+    missing = "" if has_domain else f"\n\nThe loss on the domain was not measured: {measurements.NOT_MEASURED}."
+    return (
+        markdown_table(measurements.loss_table(results, "domain", "Loss on held-out text [nats per token]")) + missing
+    )
 
 
-def _retrieval(of: RetrievalChange | None) -> list[str]:
+def _retrieval(of: measurements.RetrievalChange | None) -> list[str]:
     """Returns the card's lines on retrieval. Empty if retrieval was not measured."""
     return [] if of is None else ["### Retrieval", markdown_table(of.table())]
 
 
-def _benchmarks(of: BenchmarksCompared | None) -> list[str]:
+def _benchmarks(of: compared_models.BenchmarksCompared | None) -> list[str]:
     """Returns the card's lines on standard tasks. Empty if none was measured."""
     return [] if of is None else ["### Standard evaluations", markdown_table(replace(of.table(""), title=""))]

@@ -22,8 +22,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from adapt.config import Config, EvaluationConfig
-from adapt.corpus.sample_order import permute
-from adapt.corpus.token_shards import TokenStream
+from adapt.corpus import sample_order, token_shards
 from adapt.evaluate.measurements import BITS_PER_NAT
 from adapt.evaluate.while_training import BEFORE
 from adapt.model.additions import domain_modules
@@ -57,8 +56,8 @@ class Heldout:
     @classmethod
     def sample(cls, folder: Path, evaluation: EvaluationConfig, marks: Iterable[str] = ()) -> "Heldout":
         """Reads documents in a fixed random order, up to the configured maximum numbers of documents and tokens."""
-        stream = TokenStream.open(folder, HELDOUT_GLOB)
-        order = permute(
+        stream = token_shards.TokenStream.open(folder, HELDOUT_GLOB)
+        order = sample_order.permute(
             np.arange(min(stream.documents, evaluation.max_documents)), max(stream.documents, 1), SAMPLE_SEED, 0
         )
         numbers, tokens, total = [], [], 0

@@ -28,13 +28,9 @@ from adapt.config import Config, ResourcesConfig
 from adapt.corpus.heldout import Measured
 from adapt.evaluate.measurements import BITS_PER_NAT, FEWEST, Estimate, TextLoss
 from adapt.model.locate import Pretrained
-from adapt.ray.connection import ray_library
-from adapt.ray.node_files import OnNode, call
-from adapt.ray.runtime import batch_errors, gpus_per_worker, hide_unreserved_gpus, telling_stalls
-from adapt.runner import Record
-from adapt.runner.digest import check_content
+from adapt.ray import connection, node_files, runtime
+from adapt.runner import Record, digest, mirror
 from adapt.runner.files import write_atomically
-from adapt.runner.mirror import at_hand
 from adapt.runner.record import load_record
 from adapt.statistics.seeds import CONFIDENCE
 from adapt.support.heartbeat import Steady
@@ -64,10 +60,10 @@ def call_on_device(
     Raises:
         DeviceMemoryError: a device or its machine ran out of memory.
     """
-    ray = ray_library()
-    task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(call)
-    steady = OnNode(Steady(function, "measuring", folder.absolute(), resources.stall_s, patient=True))
-    with batch_errors(batch_field), telling_stalls("evaluate", folder):
+    ray = connection.ray_library()
+    task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, runtime.gpus_per_worker(resources)))(node_files.call)
+    steady = node_files.OnNode(Steady(function, "measuring", folder.absolute(), resources.stall_s, patient=True))
+    with runtime.batch_errors(batch_field), runtime.telling_stalls("evaluate", folder):
         result: T = ray.get(task.remote(steady, *arguments))
         return result
 
@@ -91,7 +87,7 @@ def overlaps(corpora: Mapping[str, Path], trained: Sequence[Path] | None) -> dic
     if trained is None:
         return dict.fromkeys(corpora)
     for record in filter(None, map(load_record, trained)):
-        check_content(record)
+        digest.check_content(record)
     counts = {name: Measured.of([folder]).count_in(trained) for name, folder in corpora.items()}
     for name, count in counts.items():
         if count:
@@ -117,7 +113,7 @@ def trained_on(maker: Record | None) -> list[Path] | None:
         text = load_record(folder)
         if text is None or text.what.get("streaming"):
             return None
-        texts.append(at_hand(text.path))
+        texts.append(mirror.at_hand(text.path))
     merged = [made for name, made in maker.inputs.items() if name.startswith("models.")]
     if len(merged) < len(maker.what.get("models", ())) and maker.stage == "merge":
         return None
@@ -377,7 +373,7 @@ class MeanProbability:
 
 def measure_here(measurement: Measurement | EnsembleMeasurement) -> Any:
     """Measures a model or an ensemble in the Ray task. Imports torch late, after Ray has hidden other tasks' GPUs."""
-    hide_unreserved_gpus()
+    runtime.hide_unreserved_gpus()
     from adapt.evaluate.evaluation_task import measure_corpora, measure_mean
 
     if isinstance(measurement, EnsembleMeasurement):

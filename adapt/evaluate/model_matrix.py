@@ -17,16 +17,13 @@ from matplotlib.figure import Figure
 from sklearn.feature_extraction.text import CountVectorizer
 from transformers import PreTrainedTokenizerBase
 
-from adapt.corpus.sample_order import permute
-from adapt.corpus.token_shards import TokenStream
-from adapt.evaluate import measure_model
-from adapt.evaluate.compared_models import ModelsCompared
+from adapt.corpus import sample_order, token_shards
+from adapt.evaluate import compared_models, measure_model
 from adapt.evaluate.measurements import FEW_DOCUMENTS, Ends, Estimate, Rows, Similar, Unit
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner.files import write_atomically
-from adapt.statistics.comparison import compare
-from adapt.statistics.outcomes import Tested
+from adapt.statistics import comparison, outcomes
 from adapt.support.errors import DataError
 from adapt.support.schema import HELDOUT_GLOB, SHARD_GLOB
 from adapt.terminal.console import log
@@ -37,7 +34,7 @@ Grid = list[list[Estimate]]
 
 def compare_models(
     evaluations: Mapping[str, Path], domains: Sequence[str], samples: int, folder: Path, unit: Unit = "token"
-) -> ModelsCompared:
+) -> compared_models.ModelsCompared:
     """Compares the losses of models with the losses of the first model.
 
     A rise of the loss on text that a model was not adapted to, such as general text, is forgetting.
@@ -55,7 +52,7 @@ def compare_models(
     difference: Grid = [list(row) for row in zip(*(column.change for column in columns), strict=True)]
     low, high = _ends(loss)
     change_low, change_high = _ends(difference)
-    compared = ModelsCompared(
+    compared = compared_models.ModelsCompared(
         models=list(evaluations),
         domains=list(domains),
         documents=documents,
@@ -229,7 +226,7 @@ def paired_change(before: tuple[Path, str], after: tuple[Path, str], samples: in
 
 def score_change(start: Sequence[float], end: Sequence[float]) -> Estimate:
     """Returns the change of the mean of two models' scores over seeds, with its 95% interval (`adapt.statistics`)."""
-    compared = compare(Tested(np.array(end)), Tested(np.array(start)))
+    compared = comparison.compare(outcomes.Tested(np.array(end)), outcomes.Tested(np.array(start)))
     return Estimate(compared.difference, compared.low, compared.high)
 
 
@@ -276,9 +273,9 @@ def sample_texts(folder: Path, tokenizer: PreTrainedTokenizerBase, most: int) ->
     """Returns documents of a corpus as text, in a fixed random order. Held-out documents come before others."""
     texts: list[str] = []
     for pattern in (HELDOUT_GLOB, SHARD_GLOB):
-        stream = TokenStream.open(folder, pattern)
+        stream = token_shards.TokenStream.open(folder, pattern)
         count = min(stream.documents, most - len(texts))
-        numbers = permute(np.arange(count), max(stream.documents, 1), 0, 0)
+        numbers = sample_order.permute(np.arange(count), max(stream.documents, 1), 0, 0)
         documents = [stream.document(number).tolist() for number in numbers.tolist()]
         if documents:  # an empty list is skipped, because transformers would decode it to one empty text
             texts += tokenizer.batch_decode(documents, skip_special_tokens=True)

@@ -23,44 +23,38 @@ from sklearn.preprocessing import StandardScaler
 
 from adapt.config import Config, EvaluationConfig
 from adapt.corpus.sample_order import permute
-from adapt.evaluate.evaluation_task import ready
-from adapt.evaluate.losses import SAMPLE_SEED
-from adapt.evaluate.measure_model import HITS_FILE, call_on_device
-from adapt.evaluate.measurements import TaskNeighbours
-from adapt.evaluate.while_training import TaskProbe, probed_examples
+from adapt.evaluate import evaluation_task, losses, measure_model, measurements, while_training
+from adapt.model import sentence_vectors, sparse_prediction
 from adapt.model.locate import Pretrained
 from adapt.model.packing.packed import Packed
-from adapt.model.sentence_vectors import FEATURES
-from adapt.model.sparse_prediction import states_of
 from adapt.model.states import features_of, text_features
 from adapt.runner.files import write_atomically
 from adapt.statistics.outcomes import metric_from_counts, multi_label
 from adapt.task.prepare_task import Facts, Split
-from adapt.train.points import Place
-from adapt.train.stopping import DEV, OTHER_DEV
+from adapt.train import points, stopping
 
 
 def nearest_neighbours(
     config: Config, pretrained: Pretrained, tasks: Mapping[str, Path], folder: Path
-) -> dict[str, TaskNeighbours]:
+) -> dict[str, measurements.TaskNeighbours]:
     """Classifies each task's test texts by their nearest train texts, in a Ray task on the connected cluster.
 
     `tasks` are folders of prepared tasks of kind single_label. `hits.json` says for each classified text whether
     its label was right.
     """
-    found: dict[str, tuple[list[int], int]] = call_on_device(
+    found: dict[str, tuple[list[int], int]] = measure_model.call_on_device(
         _classified, config.resources, folder, config, pretrained, {name: str(task) for name, task in tasks.items()}
     )
-    write_atomically(folder / HITS_FILE, json.dumps({name: hits for name, (hits, _) in found.items()}))
+    write_atomically(folder / measure_model.HITS_FILE, json.dumps({name: hits for name, (hits, _) in found.items()}))
     return {
-        name: TaskNeighbours(sum(hits) / len(hits) if hits else None, len(hits), left_out)
+        name: measurements.TaskNeighbours(sum(hits) / len(hits) if hits else None, len(hits), left_out)
         for name, (hits, left_out) in found.items()
     }
 
 
 def _classified(config: Config, pretrained: Pretrained, tasks: Mapping[str, str]) -> dict[str, tuple[list[int], int]]:
     """Returns, for each task, which classified test texts got the right label, and the number of left-out texts."""
-    loaded = ready(pretrained, config.objective.kind == "causal")
+    loaded = evaluation_task.ready(pretrained, config.objective.kind == "causal")
     by_task = {}
     for name, folder in tasks.items():
         train, test = (Split.load(Path(folder), split) for split in ("train", "test"))
@@ -110,7 +104,7 @@ ITERATIONS = 1000
 class Probe:
     """Scores a probe on a model in training, on all ranks of the training."""
 
-    def __init__(self, place: Place, probe: TaskProbe) -> None:
+    def __init__(self, place: points.Place, probe: while_training.TaskProbe) -> None:
         self._place, self._kind, evaluation = place, probe.kind, place.config.evaluation
         facts, train, dev = (
             Facts.load(Path(probe.folder)),
@@ -119,7 +113,7 @@ class Probe:
         self._name, self._metric, self._classes = facts.name, facts.metric, len(facts.labels)
         classes = self._classes if facts.kind == "multi_label" else None
         clean = np.flatnonzero(~np.array(dev.leaked, bool))
-        sizes = probed_examples(len(train), len(clean), probe.examples)
+        sizes = while_training.probed_examples(len(train), len(clean), probe.examples)
         known, asked = _first(np.arange(len(train)), sizes[0]), _first(clean, sizes[1])
         self._labels = _labels(train, known, classes)
         halves = halves_of(_labels(dev, asked, classes))
@@ -128,7 +122,7 @@ class Probe:
         length = evaluation.sequence_length
         self._tokens = [split.tokens[i][:length] for split, of in ((train, known), (dev, asked)) for i in of]
         self._segments = [split.segments[i][:length] for split, of in ((train, known), (dev, asked)) for i in of]
-        self._pooling = FEATURES[evaluation.probe_pooling]
+        self._pooling = sentence_vectors.FEATURES[evaluation.probe_pooling]
         rows = (
             place.micro_batch * place.config.training.sequence_length // length
         )  # a forward pass of this many rows fits in memory
@@ -141,7 +135,7 @@ class Probe:
             return {}
         known = features[: len(self._labels)]
         found = {}
-        for name, places, truth in zip((DEV, OTHER_DEV), self._places, self._truth, strict=True):
+        for name, places, truth in zip((stopping.DEV, stopping.OTHER_DEV), self._places, self._truth, strict=True):
             predicted = self._predicted(known, features[places])
             found[f"{self._name}.{name}{self._metric}"] = score_of(truth, predicted, self._classes, self._metric)
         return found
@@ -155,7 +149,7 @@ class Probe:
         texts, segments = ([of[number] for number in passed] for of in (self._tokens, self._segments))
 
         def states(packed: Packed, second: torch.Tensor | None) -> torch.Tensor:
-            return states_of(engine, packed, second)
+            return sparse_prediction.states_of(engine, packed, second)
 
         computed = features_of(states, texts, self._place.device, self._length, self._at_once, self._pooling, segments)
         features = torch.zeros(len(self._tokens), computed.shape[1])
@@ -221,7 +215,7 @@ def halves_of(labels: Sequence[int] | np.ndarray) -> list[np.ndarray]:
 
 def _first(numbers: np.ndarray, count: int) -> np.ndarray:
     """Returns the first `count` of the numbers in a fixed random order."""
-    first: np.ndarray = numbers[permute(np.arange(count), max(len(numbers), 1), SAMPLE_SEED, 0)]
+    first: np.ndarray = numbers[permute(np.arange(count), max(len(numbers), 1), losses.SAMPLE_SEED, 0)]
     return first
 
 

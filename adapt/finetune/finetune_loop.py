@@ -21,9 +21,8 @@ from adapt.model.architecture import max_sequence_length
 from adapt.model.locate import CONFIG, read_json
 from adapt.support.errors import ConfigError, TrainingError
 from adapt.support.heartbeat import beat
-from adapt.train.model_options import Precision, resolve
+from adapt.train import model_options, schedule
 from adapt.train.optimizer import build_optimizer
-from adapt.train.schedule import learning_rate
 
 MAX_GRADIENT_NORM = 1.0
 
@@ -82,7 +81,7 @@ def train(course: LoopInput, settings: "FinetuneSettings", seed: int, loss_scali
         begin, losses = time.perf_counter(), []
         for step in range(steps):
             beat("step", epoch * steps + step + 1)
-            rate = learning_rate(settings.optimization, epoch * steps + step, settings.epochs * steps)
+            rate = schedule.learning_rate(settings.optimization, epoch * steps + step, settings.epochs * steps)
             for group in optimizer.param_groups:
                 group["lr"] = rate
             loss = _add_gradients(course, order[step * batch : (step + 1) * batch], settings.finetune.passing, scaler)
@@ -212,13 +211,13 @@ class FinetuneDevice:
     """The device and the precision of a run. Weights are always fp32."""
 
     device: torch.device
-    precision: Precision
+    precision: model_options.Precision
 
     @classmethod
     def here(cls, precision: str) -> "FinetuneDevice":
         """Returns the GPU that this process sees, else the CPU. Precision `auto` is resolved as in pre-training."""
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        return cls(device, resolve(precision, device))
+        return cls(device, model_options.resolve(precision, device))
 
     @property
     def loss_scaling(self) -> bool:

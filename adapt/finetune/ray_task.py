@@ -16,8 +16,7 @@ from adapt.model.locate import Pretrained
 from adapt.ray.node_files import on_node
 from adapt.ray.runtime import await_resources, hide_unreserved_gpus, telling_stalls, user_errors
 from adapt.runner.files import write_atomically
-from adapt.support.errors import ClusterError
-from adapt.support.heartbeat import at_work
+from adapt.support import errors, heartbeat
 
 SMALLEST_GPU_SHARE = 0.1
 TAKES_LESS = "lower finetune.max_length, or use a device with more memory"
@@ -88,15 +87,15 @@ def await_room(resources: ResourcesConfig, cpus: float, gpus: float) -> None:
     """Waits until a machine has these cores and GPUs free. Raises ClusterError if no machine has that many."""
     try:
         await_resources(replace(resources, workers=1, cpus_per_worker=cpus, gpus_per_worker=gpus))
-    except ClusterError as error:
-        raise ClusterError(error.what, "lower finetune.cpus_per_seed or finetune.gpus_per_seed") from error
+    except errors.ClusterError as error:
+        raise errors.ClusterError(error.what, "lower finetune.cpus_per_seed or finetune.gpus_per_seed") from error
 
 
 def _work(run: FinetuneRun, folder: Path) -> "RunResult":
     hide_unreserved_gpus()
     from adapt.finetune.seed_run import finetune_work
 
-    with on_node(folder), at_work("fine-tuning", folder, run.config.resources.stall_s, patient=True):
+    with on_node(folder), heartbeat.at_work("fine-tuning", folder, run.config.resources.stall_s, patient=True):
         return finetune_work(run.config, run.pretrained, Path(run.task), run.seed, folder)
 
 

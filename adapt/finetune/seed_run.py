@@ -42,16 +42,14 @@ from adapt.finetune.examples import ExampleBatch, Examples, Problem, in_passes
 from adapt.finetune.finetune_loop import FinetuneDevice, FinetuneSettings, History, LoopInput, check_savable, train
 from adapt.finetune.metrics import task_scores
 from adapt.finetune.ray_task import RunResult
+from adapt.model import detector, locate
 from adapt.model.additions.domain_modules import choose_domain, domain_vectors, domains_of, nearest_domains
 from adapt.model.architecture import is_detector
-from adapt.model.detector import load_discriminator
 from adapt.model.load import load_model
-from adapt.model.locate import Pretrained
 from adapt.model.states import last_hidden_state
 from adapt.model.tokenizer import is_decoder, load_config, load_tokenizer, sees_both_sides
 from adapt.task.prepare_task import IGNORED, SPLITS, Facts, Split
-from adapt.train.model_options import apply_options
-from adapt.train.worker_process import use_threads
+from adapt.train import model_options, worker_process
 
 
 @dataclass(frozen=True)
@@ -298,7 +296,7 @@ ROUTED_EXAMPLES = 256
 """Maximum number of train examples that are averaged to find the nearest domain."""
 
 
-def finetune_work(config: Config, start: Pretrained, task: Path, seed: int, folder: Path) -> RunResult:
+def finetune_work(config: Config, start: locate.Pretrained, task: Path, seed: int, folder: Path) -> RunResult:
     """Fine-tunes a model on a task and evaluates it. With `finetune.save_model`, the model is written into `folder`.
 
     Without a GPU, the process uses as many threads as the task has reserved CPU cores.
@@ -310,7 +308,7 @@ def finetune_work(config: Config, start: Pretrained, task: Path, seed: int, fold
     """
     begin = time.perf_counter()
     if not torch.cuda.is_available():
-        use_threads(config.finetune.cpus_per_seed)
+        worker_process.use_threads(config.finetune.cpus_per_seed)
     finetune, place = config.finetune, FinetuneDevice.here(config.training.precision)
     of = load_config(start.model, start.trust_remote_code)
     is_turned = sees_both_sides(of)
@@ -324,11 +322,11 @@ def finetune_work(config: Config, start: Pretrained, task: Path, seed: int, fold
     problem = Problem.load(task, settings.max_length, closing)
     dropout = config.model.attention_dropout
     if is_detector(start.model):
-        model, _ = load_discriminator(start, dropout)
+        model, _ = detector.load_discriminator(start, dropout)
     else:
         model = load_model(start.model, causal, start.trust_remote_code, dropout)
     parts = _domain_parts(model, problem, finetune.domain, place)
-    apply_options(model, replace(config.training, compile=False), place.device)
+    model_options.apply_options(model, replace(config.training, compile=False), place.device)
     encoder: Any = model.base_model
     learned = MODES[finetune.mode](encoder, problem, settings, seed, place)
     probabilities = {name: learned.predict(name) for name in ("dev", "test")}

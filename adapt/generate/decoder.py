@@ -25,9 +25,8 @@ from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
 from adapt.generate.sampling import Request, draw_tokens, never_drawn, uniforms
-from adapt.model import load, safeguards, tokenizer
+from adapt.model import load, locate, safeguards, tokenizer
 from adapt.model.additions.table import additions_of
-from adapt.model.locate import Pretrained
 from adapt.support.errors import ModelError
 
 REFILL = 8
@@ -117,7 +116,7 @@ class Decoder:
             and values of earlier tokens, or has no start token.
     """
 
-    def __init__(self, pretrained: Pretrained) -> None:
+    def __init__(self, pretrained: locate.Pretrained) -> None:
         folder = pretrained.model
         config = tokenizer.load_config(folder, pretrained.trust_remote_code)
         load.check_direction(config, True, folder)

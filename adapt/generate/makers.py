@@ -22,13 +22,11 @@ from torch import Tensor
 
 from adapt.config import GenerateConfig, SynthesizeConfig
 from adapt.corpus.heldout import keys_of
-from adapt.generate import sampling
+from adapt.generate import rewriting, sampling
 from adapt.generate.decoder import Decoder
-from adapt.generate.rewriting import Format, formats_of
+from adapt.model import locate, sparse_prediction
 from adapt.model.load import load_model
-from adapt.model.locate import Pretrained
 from adapt.model.packing.packed import Packed, sent
-from adapt.model.sparse_prediction import predict_at
 from adapt.model.tokenizer import load_tokenizer, sees_both_sides
 from adapt.support.errors import ModelError
 
@@ -72,7 +70,7 @@ class FromDecoder(Maker):
     The first tokens of `prompts` are the prompts. If it is empty, every prompt is only the start token.
     """
 
-    def __init__(self, pretrained: Pretrained, section: GenerateConfig, prompts: Sequence[str]) -> None:
+    def __init__(self, pretrained: locate.Pretrained, section: GenerateConfig, prompts: Sequence[str]) -> None:
         self._pretrained, self._section, self._prompts = pretrained, section, prompts
 
     def load(self) -> None:
@@ -117,7 +115,7 @@ class FromEncoder(Maker):
         ModelError: the model is not an encoder, or cannot be loaded. `load` raises this error.
     """
 
-    def __init__(self, pretrained: Pretrained, section: GenerateConfig) -> None:
+    def __init__(self, pretrained: locate.Pretrained, section: GenerateConfig) -> None:
         self._pretrained, self._section = pretrained, section
 
     def load(self) -> None:
@@ -202,7 +200,7 @@ class FromEncoder(Maker):
             start += len(self._before) + len(of) + len(self._after)
         packed = Packed.joined(*documents).to(self._device)
         at = sent(torch.from_numpy(np.concatenate(places)), self._device)
-        scores = predict_at(self._model, packed, at).float()
+        scores = sparse_prediction.predict_at(self._model, packed, at).float()
         return scores.masked_fill(self._never, -torch.inf)
 
 
@@ -220,8 +218,8 @@ class Rewriting(Maker):
 
     batch_field = "synthesize.micro_batch"
 
-    def __init__(self, generator: Pretrained, section: SynthesizeConfig) -> None:
-        self._pretrained, self._section, self._formats = generator, section, formats_of(section)
+    def __init__(self, generator: locate.Pretrained, section: SynthesizeConfig) -> None:
+        self._pretrained, self._section, self._formats = generator, section, rewriting.formats_of(section)
 
     def load(self) -> None:
         """Loads the generator."""
@@ -262,7 +260,7 @@ class Rewriting(Maker):
                 made.append(MadeText(written, len(tokens), is_cut, details))
         return made
 
-    def _prompt(self, document: str, wanted: Format) -> list[int]:
+    def _prompt(self, document: str, wanted: rewriting.Format) -> list[int]:
         tokenizer = self._decoder.tokenizer
         shortened = shortened_text(tokenizer, document, self._section.document_tokens)
         return prompt_tokens(tokenizer, wanted.prompt(shortened), self._decoder.start)

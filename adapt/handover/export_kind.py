@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.config import Config
-from adapt.model import locate
-from adapt.model.sentence_vectors import SentenceVectors
+from adapt.model import locate, sentence_vectors
 from adapt.support.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ class ExportedModel:
     folder: Path
     """Folder in the format of transformers. It also has the files of sentence-transformers if `vectors` is set."""
     config: Config
-    vectors: SentenceVectors | None = None
+    vectors: sentence_vectors.SentenceVectors | None = None
     """How the model makes sentence vectors. None if the folder is not for sentence vectors."""
     labelled: LabelledText | None = None
     """Train split of the user's task. None if no kind needs it, or no task is configured."""

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 import ray
 
+from adapt.index import index_files, vector_index
 from adapt.index.exact_search import Nearest, faiss_library, merge_nearest
-from adapt.index.index_files import IndexFacts
-from adapt.index.vector_index import VectorIndex, compares_all
-from adapt.ray.node_files import on_node
-from adapt.ray.runtime import hide_unreserved_gpus, user_errors
+from adapt.ray import node_files, runtime
 from adapt.runner.claim import stage_at_work
 
 
@@ -28,10 +26,10 @@ class Shard:
         threads: int,
         stage: Path | None,
     ) -> None:
-        hide_unreserved_gpus()
+        runtime.hide_unreserved_gpus()
         faiss_library().omp_set_num_threads(threads)
-        with on_node(stage):
-            self._index = VectorIndex.open(folder, embedder, numbers, only)
+        with node_files.on_node(stage):
+            self._index = vector_index.VectorIndex.open(folder, embedder, numbers, only)
 
     def search(self, queries: np.ndarray, k: int, width: int | None, exactly: bool) -> Nearest:
         """Finds the k nearest vectors of each query in the actor's parts. With `exactly`, compares all vectors."""
@@ -42,7 +40,7 @@ class Shard:
 class ShardedIndex:
     """An index whose parts are searched in parallel by several actors. The actors end when this object is deleted."""
 
-    facts: IndexFacts
+    facts: index_files.IndexFacts
     is_exact: bool
     """Whether searches compare all vectors, so that results are exact."""
     actors: tuple[Any, ...]
@@ -62,13 +60,13 @@ class ShardedIndex:
         Divides the parts among at most `shards` actors. Each actor reserves `cpus` CPUs and uses `threads`
         threads. The other arguments are those of `VectorIndex.open`.
         """
-        facts = VectorIndex.open(folder, embedder, ()).facts
+        facts = vector_index.VectorIndex.open(folder, embedder, ()).facts
         parts = range(len(facts.parts))
         actor: Any = ray.remote(num_cpus=cpus)(Shard)
         shares = [parts[number::shards] for number in range(min(shards, len(parts)))]
         known = ray.put(only)
         actors = tuple(actor.remote(folder, embedder, list(each), known, threads, stage_at_work()) for each in shares)
-        return cls(facts, compares_all(facts, only), actors)
+        return cls(facts, vector_index.compares_all(facts, only), actors)
 
     def search(self, queries: np.ndarray, k: int, width: int | None = None) -> Nearest:
         """Finds the k nearest vectors of each query; see `VectorIndex.search`."""
@@ -80,6 +78,6 @@ class ShardedIndex:
 
     def _searched(self, queries: np.ndarray, k: int, width: int | None, exactly: bool) -> Nearest:
         shared = ray.put(queries)
-        with user_errors():
+        with runtime.user_errors():
             results = ray.get([actor.search.remote(shared, k, width, exactly) for actor in self.actors])
             return merge_nearest(results, k)

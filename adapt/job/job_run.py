@@ -13,17 +13,14 @@ from adapt.job.job_text import TextOutlook, outlook_blocks, text_outlooks
 from adapt.model.start import Start
 from adapt.parse import parse
 from adapt.ray.runtime import address_of, connect, totals
-from adapt.runner import Done, Finished, Record, Stage, Store, ensure, ensure_all, plan_stages
+from adapt.runner import Done, Finished, Record, Stage, Store, ensure, ensure_all, notifications, plan_stages
 from adapt.runner.ensure import Planned, check_ahead, unfinished
-from adapt.runner.notifications import notifying
 from adapt.show.blocks import Block, Table, TextBlock, first_sentence, joined_names, shown_by, summary
 from adapt.show.progress.goals import TrainingAhead, trainings_table
 from adapt.show.renderers import SelfShown, show_blocks
+from adapt.stage import export_model, push_model, select_documents
 from adapt.stage.budget import budget_outlook, within_budget
 from adapt.stage.context import Context
-from adapt.stage.export_model import Export, planned_phases
-from adapt.stage.push_model import Push
-from adapt.stage.select_documents import Select
 from adapt.stage.train import Train
 from adapt.support.errors import ConfigError
 from adapt.terminal.console import finish
@@ -51,7 +48,7 @@ class Job:
     has. None means that the new model has the tokenizer and architecture of the initial model."""
     own_tokenizer: bool = False
     """Whether the job's new model has a new tokenizer."""
-    texts: Callable[[Any], Select] | None = None
+    texts: Callable[[Any], select_documents.Select] | None = None
     """Function that takes the job's last stage and returns the selection that other jobs may train on. None means that
     the job selects no text."""
     takes_texts: bool = False
@@ -61,7 +58,7 @@ class Job:
     all seeds."""
     first: Callable[[Any], list[Stage[Any]]] | None = None
     """Function that takes the job's last stage and returns stages that run first, because they are likely to fail."""
-    exported: Callable[[Any], Export | None] | None = None
+    exported: Callable[[Any], export_model.Export | None] | None = None
     """Function that takes the job's last stage and returns the stage that writes the model for `export.push`. None
     means that the job pushes no model."""
     is_wide: bool = False
@@ -94,7 +91,7 @@ class JobRun:
     """The last stage of the job, with its result."""
     arguments: Sequence[str] = ()
     """The command line of the job."""
-    push: Push | None = None
+    push: push_model.Push | None = None
     """The stage that sends the model to the Hub. It has not run yet. None if `export.push` is not set."""
 
     def finish_push(self) -> list[Block]:
@@ -148,7 +145,7 @@ class JobRun:
         return shown_by(self.result, self.finished.record)
 
 
-def push_of(job: Job, context: Context, final: Stage[Any]) -> Push | None:
+def push_of(job: Job, context: Context, final: Stage[Any]) -> push_model.Push | None:
     """Returns the stage that sends the job's model to the Hub. Returns None if `export.push` is not set."""
     repository = context.config.export.push
     if repository and job.training and not job.exported:
@@ -156,13 +153,13 @@ def push_of(job: Job, context: Context, final: Stage[Any]) -> Push | None:
             f"export.push is set, but dontstop {job.name} pushes no model",
             f"leave it out, and push the folder of the model: dontstop push PATH {repository}",
         )
-    return Push.of(context, job.exported(final)) if job.exported else None
+    return push_model.Push.of(context, job.exported(final)) if job.exported else None
 
 
 def run_stages_of(job: Job, context: Context, arguments: Sequence[str] = ()) -> JobRun:
     """Runs the unfinished stages of a job."""
     store, resources, settings = context.store, context.config.resources, context.config.notify
-    with notifying(settings, f"{job.name} {context.config.name}") as finished:
+    with notifications.notifying(settings, f"{job.name} {context.config.name}") as finished:
         stage = job.final(context)
         push = push_of(job, context, stage)
         context.digests.save()
@@ -309,7 +306,7 @@ def plan_of(job: Job, context: Context) -> Plan:
     named = {stage.name: forecast for stage, forecast in forecasts.items()}
     outlook = budget_outlook(context.config.resources, [final], context.store)
     regimes = {stage.name: stage.regime(records) for stage in waiting}
-    phases = planned_phases(forecasts, Done(records))
+    phases = export_model.planned_phases(forecasts, Done(records))
     texts = text_outlooks([line.stage for line in stages], records)
     return Plan(job.name, stages, named, phases, regimes, context.config, outlook, texts)
 

@@ -9,19 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from adapt.config import Config, CorpusConfig
+from adapt.corpus import text_profile
 from adapt.corpus.corpora import general_corpus, mixed_corpus, shared_with, trained_corpora
 from adapt.corpus.files.filesystem import is_url
 from adapt.corpus.files.manifest import sources_of
 from adapt.corpus.profile_sample import card_languages, profile_of, profile_texts
-from adapt.corpus.text_profile import (
-    FEWEST,
-    MOST_DUPLICATES,
-    Legibility,
-    TextProfile,
-    count_sample,
-    read_legibility,
-    read_profile,
-)
 from adapt.job.generated_text import generated_replay
 from adapt.method.base import Domain
 from adapt.method.table import check_method, method_of
@@ -222,8 +214,8 @@ class TextOutlook:
 
     name: str
     """Name of the stage that prepares the corpus."""
-    profile: TextProfile
-    legibility: Legibility | None
+    profile: text_profile.TextProfile
+    legibility: text_profile.Legibility | None
     """How the tokenizer splits words. None if a stage makes the tokenizer, or it can only be loaded by transformers."""
     deduplicate: str
     """Value of `corpus.deduplicate`."""
@@ -237,11 +229,11 @@ class TextOutlook:
     @property
     def wanted_deduplication(self) -> str:
         """Value of `corpus.deduplicate` that would remove the measured copies. Empty if there are few copies."""
-        if self.profile.documents < FEWEST:
+        if self.profile.documents < text_profile.FEWEST:
             return ""
-        if self.profile.near_duplicates > MOST_DUPLICATES:
+        if self.profile.near_duplicates > text_profile.MOST_DUPLICATES:
             return "near"
-        return "exact" if self.profile.duplicates > MOST_DUPLICATES else ""
+        return "exact" if self.profile.duplicates > text_profile.MOST_DUPLICATES else ""
 
     def sentence(self) -> str:
         """Returns a sentence with the name of the corpus, the size of the sample, and the measured properties."""
@@ -250,7 +242,7 @@ class TextOutlook:
         return f"{said}; {words}" if words else said
 
 
-def legibility_words(legibility: Legibility | None) -> str:
+def legibility_words(legibility: text_profile.Legibility | None) -> str:
     """Describes how a tokenizer splits the words of a corpus. The text is empty if this was not measured."""
     if legibility is None or not legibility.words:
         return ""
@@ -279,9 +271,11 @@ def text_outlooks(stages: Sequence[Stage[Any]], records: Mapping[str, Record]) -
 
 
 def _recorded(stage: Prepare, record: Record) -> TextOutlook | None:
-    profile = read_profile(record.metrics)
+    profile = text_profile.read_profile(record.metrics)
     deduplicate = stage.files.corpus.deduplicate
-    return TextOutlook(stage.name, profile, read_legibility(record.metrics), deduplicate) if profile else None
+    return (
+        TextOutlook(stage.name, profile, text_profile.read_legibility(record.metrics), deduplicate) if profile else None
+    )
 
 
 def _sampled(stage: Prepare) -> TextOutlook | None:
@@ -291,7 +285,9 @@ def _sampled(stage: Prepare) -> TextOutlook | None:
     pretrained = stage.tokens.pretrained
     texts = profile_texts(manifest, corpus)
     tokenizer = None if stage.tokens.vocabulary else quick_tokenizer(pretrained.tokenizer)
-    legibility = Legibility.of(count_sample(texts, tokenizer)) if tokenizer and texts else None
+    legibility = (
+        text_profile.Legibility.of(text_profile.count_sample(texts, tokenizer)) if tokenizer and texts else None
+    )
     return TextOutlook(stage.name, profile_of(texts, card_languages(pretrained.model)), legibility, corpus.deduplicate)
 
 

@@ -5,21 +5,17 @@ from dataclasses import replace
 
 from adapt.config import Config
 from adapt.config.job_config import Kind
-from adapt.job import sequence_steps
-from adapt.job.generated_text import refuse_rewriting
+from adapt.job import generated_text, sequence_steps
 from adapt.job.job_run import Job
 from adapt.job.job_text import before_training, general_text, replayed_text
 from adapt.merge.merger import Merging
 from adapt.merge.table import MERGERS, merging_of
 from adapt.method.table import method_of
 from adapt.model.start import Start
+from adapt.stage import finetuning, merge_stage, model_evaluation, prepare_text
 from adapt.stage.benchmarks import BenchmarkedModel, CompareBenchmarks
 from adapt.stage.context import Context
 from adapt.stage.domain_sequence import Sequence as SequenceStage
-from adapt.stage.finetuning import task_of
-from adapt.stage.merge_stage import Merge
-from adapt.stage.model_evaluation import Evaluate
-from adapt.stage.prepare_text import Gather
 from adapt.stage.sequence_matrices import Step
 from adapt.stage.train import Train
 from adapt.support.errors import ConfigError
@@ -53,7 +49,7 @@ def _merged_step(
     """Builds the stages that merge the models trained so far, and measure the merged model's losses and task scores."""
     config, seen = setup.context.config, setup.order[:number]
     merging = merging_of_domains(config, number)
-    merge = Merge(f"{config.name}-{number}", config, setup.context.start, tuple(models), merging)
+    merge = merge_stage.Merge(f"{config.name}-{number}", config, setup.context.start, tuple(models), merging)
     context = setup.context.starting_from(merge)
     texts = {**{name: setup.texts[name] for name in seen}, **setup.beside}
     return Step(
@@ -62,7 +58,7 @@ def _merged_step(
         training=training,
         export=None,
         merged=merge,
-        others=Evaluate.of(context, f"after-{number}", texts),
+        others=model_evaluation.Evaluate.of(context, f"after-{number}", texts),
         runs=sequence_steps.finetuning_after(setup, context, sequence_steps.tested(setup, number, seen[-1], seen)),
         past={},
         is_on_the_last=False,
@@ -107,7 +103,7 @@ def sequence_stages(context: Context) -> SequenceStage:
     end does not rerun any stage. If two orders begin with the same domains, the second sequence reuses the stages of
     these domains.
     """
-    refuse_rewriting(context.config, "sequence")
+    generated_text.refuse_rewriting(context.config, "sequence")
     order = sequence_steps.check_domains(context.config)
     config = sequence_steps.in_its_mode(context.config)
     context = context.configured(config)
@@ -115,7 +111,8 @@ def sequence_stages(context: Context) -> SequenceStage:
     texts, context = sequence_steps.domain_texts(context, order, general), context.redrawn()
     setup = sequence_steps.Setup(context, order, texts, general, sequence_steps.tasks_of(config, order))
     before = {
-        name: Evaluate.of(context, "before", {"domain": text, **setup.beside}) for name, text in setup.texts.items()
+        name: model_evaluation.Evaluate.of(context, "before", {"domain": text, **setup.beside})
+        for name, text in setup.texts.items()
     }
     ways = {"continual": _one_after_another, "separate": _each_alone, "joint": _all_at_once}
     learnt = merged_domains if method_of(config).is_merged_after else ways[config.sequence.mode]
@@ -126,7 +123,7 @@ def sequence_stages(context: Context) -> SequenceStage:
         order=tuple(order),
         owners={task.name: sequence_steps.domain_of(task) for task in setup.tasks},
         texts=setup.texts,
-        tasks={task.name: task_of(context, task) for task in setup.tasks},
+        tasks={task.name: finetuning.task_of(context, task) for task in setup.tasks},
         before=before,
         untaught=sequence_steps.finetuning_after(setup, context, setup.tasks)
         if config.sequence.forward_transfer
@@ -201,7 +198,7 @@ def _all_at_once(setup: sequence_steps.Setup) -> Iterator[Step]:
     corpus = replace(config.corpus, sources=sources)
     joint = setup.context.configured(replace(config, corpus=corpus, training=replace(training, **limits)))
     texts = sequence_steps.as_listed(config, setup.texts)
-    watched = {"domain": Gather(config.name, texts), **setup.beside}
+    watched = {"domain": prepare_text.Gather(config.name, texts), **setup.beside}
     replay = replayed_text(joint, setup.general, domain=texts.values())
     stage = Train.of(joint, texts, replay, general=setup.general, measured=watched)
     yield sequence_steps.sequence_step(setup, joint, len(setup.order), "", stage, {})

@@ -13,14 +13,13 @@ from adapt.method.table import method_of, past_fraction
 from adapt.parse.keys import unknown
 from adapt.parse.values import check_several
 from adapt.runner import Stage
+from adapt.stage import measured_training, text_sources
 from adapt.stage.context import Context
 from adapt.stage.export_model import Export, between_phases, labelled_text
 from adapt.stage.finetuning import Finetune
-from adapt.stage.measured_training import rules_so_far
 from adapt.stage.model_evaluation import Evaluate
 from adapt.stage.prepare_text import Gather, Prepare, Prepared
 from adapt.stage.sequence_matrices import Runs, Step
-from adapt.stage.text_sources import listed_files
 from adapt.stage.train import Train
 from adapt.support.errors import ConfigError
 
@@ -115,7 +114,7 @@ def domain_texts(context: Context, order: Sequence[str], general: Prepare | None
     before = measured_general_files(context, general)
     for name, corpus in sources_of(config.corpus):
         if name in order:
-            files = listed_files(context, corpus, f"{config.name}-{name}", name)
+            files = text_sources.listed_files(context, corpus, f"{config.name}-{name}", name)
             texts[name] = prepared_files(context, files, general, deduplicated(context, (files,), before))
             before = (*before, files) if config.corpus.deduplicate == "near" else ()
     _check_distinct(texts)
@@ -230,7 +229,7 @@ def watched_texts(setup: Setup, name: str, before: Sequence[str] = ()) -> Mappin
 
 def with_rules(setup: Setup, context: Context, number: int) -> Context:
     """Returns the context without rules of `training.stop` that need losses on domains not yet learned."""
-    return context.configured(rules_so_far(context.config, setup.order[: number - 1], setup.order))
+    return context.configured(measured_training.rules_so_far(context.config, setup.order[: number - 1], setup.order))
 
 
 def measurements_after(setup: Setup, step: Step) -> Mapping[str, Stage[Any]]:

@@ -11,8 +11,7 @@ from dataclasses import replace
 from adapt.config import Config, NamedModel, TaskConfig
 from adapt.config.job_config import DAPT, TAPT_LENGTH, Kind
 from adapt.corpus.corpora import FILES, mixed_corpus
-from adapt.job import selection_job
-from adapt.job.generated_text import refuse_rewriting, rewritten_documents
+from adapt.job import generated_text, selection_job
 from adapt.job.job_run import Job
 from adapt.job.job_text import additional_text, before_training, domain_text, general_text, replayed_text
 from adapt.merge.table import MERGERS, merging_of
@@ -21,7 +20,7 @@ from adapt.model.architecture import is_instruct, warn_of_instruct
 from adapt.model.locate import looks_local
 from adapt.model.start import Start
 from adapt.runner import Stage
-from adapt.stage.benchmarks import CompareBenchmarks
+from adapt.stage import benchmarks, text_sources
 from adapt.stage.context import Context, other_model, teachers_field
 from adapt.stage.ensemble import ENSEMBLE, MeasureEnsemble
 from adapt.stage.export_model import Export, between_phases, labelled_text
@@ -29,7 +28,6 @@ from adapt.stage.finetuning import Finetune, Scores, task_of
 from adapt.stage.merge_stage import Merge, check_alike, merged_from
 from adapt.stage.model_evaluation import Evaluate, MeasureRetrieval
 from adapt.stage.prepare_text import Gather, Prepared, PrepareTexts
-from adapt.stage.text_sources import listed_files
 from adapt.stage.train import Train
 from adapt.support.errors import ConfigError
 from adapt.support.paths import user_path
@@ -50,7 +48,7 @@ def dapt_stages(context: Context) -> Export:
         )
     chosen = None if uses_corpus else selection_job.selection_of_job(context, general)
     text = selection_job.selected_domain(context, chosen, general) if chosen else domain_text(context, general)
-    rewritten = rewritten_documents(context, text.sources, general)
+    rewritten = generated_text.rewritten_documents(context, text.sources, general)
     sources = {**text.sources, **rewritten.sources}
     replay = replayed_text(context, general, domain=text.sources.values())
     measured = {"domain": text.whole, **({"general": general} if general else {})}
@@ -72,7 +70,7 @@ def dapt_stages(context: Context) -> Export:
         vectors=context.vectors,
         labelled=labelled_text(context),
         retrieved=MeasureRetrieval.around(context, training),
-        benchmarks=CompareBenchmarks.around(context, training),
+        benchmarks=benchmarks.CompareBenchmarks.around(context, training),
         pairs=rewritten.pairs,
         phases=training.phases[:-1],
         between=between_phases(context, training, measured),
@@ -99,7 +97,7 @@ def tapt_stages(context: Context) -> Export:
     (Curated-TAPT) or text selected from a pool (kNN-TAPT, RAND-TAPT) is added. The loss is measured on the dev split.
     """
     context = context.configured(_without_domain(context.config))
-    refuse_rewriting(context.config, "tapt")
+    generated_text.refuse_rewriting(context.config, "tapt")
     config, tasks = context.config, [context.config.task, *context.config.tasks]
     general, transductive = general_text(context), config.tapt.transductive
     dev = PrepareTexts.of(context, selection_job.split_texts(context, tasks, ["dev"]), heldout_fraction=1.0)
@@ -107,7 +105,7 @@ def tapt_stages(context: Context) -> Export:
     sources: dict[str, Stage[Prepared]] = {task.name: _train_text(context, task, tasks, apart) for task in tasks}
     unseen = selection_job.unseen_texts(context, tasks)
     if config.tapt.pool_paths:
-        pool = listed_files(context, mixed_corpus(config, "tapt.pool"), f"{config.name}-pool")
+        pool = text_sources.listed_files(context, mixed_corpus(config, "tapt.pool"), f"{config.name}-pool")
         sources[POOL] = additional_text(context, pool, apart, general, unseen)
     if chosen := selection_job.selection_of_job(context, general):
         sources[SELECTION] = selection_job.selected_text(context, chosen, apart, unseen)
@@ -141,7 +139,7 @@ def tapt_stages(context: Context) -> Export:
         vectors=context.vectors,
         labelled=labelled_text(context),
         retrieved=MeasureRetrieval.around(context, training),
-        benchmarks=CompareBenchmarks.around(context, training),
+        benchmarks=benchmarks.CompareBenchmarks.around(context, training),
         phases=training.phases[:-1],
         between=between_phases(context, training, measured),
     )

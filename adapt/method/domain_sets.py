@@ -14,9 +14,8 @@ from torch import Tensor
 
 from adapt.corpus.sample_order import permute
 from adapt.corpus.token_shards import text_of
+from adapt.method import domain_parameters, measurement
 from adapt.method.base import Setting
-from adapt.method.domain_parameters import Words
-from adapt.method.measurement import EPOCH
 from adapt.model.additions import domain_modules
 from adapt.model.additions.table import ADDITIONS
 
@@ -30,7 +29,7 @@ def take_set(
     by_domain: bool,
     kind: str,
     options: Mapping[str, Any],
-    begin: Callable[[int, Words], None],
+    begin: Callable[[int, domain_parameters.Words], None],
 ) -> list[str]:
     """Creates or selects the set of parameters of the domain to be learnt, and freezes everything else.
 
@@ -92,4 +91,4 @@ def sample_of(texts: Sequence[Path], seed: int) -> list[np.ndarray]:
         return []
     stream = text_of(texts)
     wanted = np.arange(min(DOCUMENTS, stream.documents))
-    return [stream.document(number) for number in permute(wanted, stream.documents, seed, EPOCH).tolist()]
+    return [stream.document(number) for number in permute(wanted, stream.documents, seed, measurement.EPOCH).tolist()]

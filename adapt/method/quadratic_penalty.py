@@ -16,9 +16,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from adapt.method import collectives, measurement
 from adapt.method.base import TrainingEngine, WeightPart
-from adapt.method.collectives import summed
-from adapt.method.measurement import AddedUp
 from adapt.objective.objective import Batch, Objective
 
 ON_CPU, ON_GPU = 2**18, 2**26
@@ -95,12 +94,12 @@ class Pulls:
             is_divided: whether each rank holds only a part of the weights.
         """
         own = torch.stack(self._penalty).sum() if self._penalty else torch.zeros((), device=device)
-        return (summed(own) if is_divided else own).item()
+        return (collectives.summed(own) if is_divided else own).item()
 
 
 def squared_gradients(
     model: Any, objective: Objective, batches: Iterable[tuple[int, Batch]], dtype: torch.dtype = torch.float32
-) -> AddedUp:
+) -> measurement.AddedUp:
     """Sums the squared gradients of each row's mean loss, over all rows that have a prediction.
 
     Args:
@@ -124,4 +123,4 @@ def squared_gradients(
             for total, gradient in zip(sums, gradients, strict=True):
                 total.addcmul_(gradient, gradient)
             examples += 1
-    return AddedUp(dict(zip(weights, sums, strict=True)), examples, tokens)
+    return measurement.AddedUp(dict(zip(weights, sums, strict=True)), examples, tokens)

@@ -17,10 +17,8 @@ from adapt.config import Config
 from adapt.corpus.sample_order import permute
 from adapt.corpus.token_shards import TokenStream, text_of
 from adapt.method.measurement import EPOCH, ImportedFunction, Summed, Summing
+from adapt.model import locate, packing
 from adapt.model.load import load_model
-from adapt.model.locate import Pretrained
-from adapt.model.packing.attention import use_quick_dropout
-from adapt.model.packing.isolation import see_only_earlier
 from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.masking import make
 from adapt.objective.objective import Batch
@@ -63,14 +61,14 @@ def batches_at(stream: TokenStream, share: Share, length: int, marks: Sequence[s
         yield number, Batch.of({**columns, "epochs": np.full(len(rows), EPOCH), "rows": rows})
 
 
-def model_on(device: torch.device, config: Config, pretrained: Pretrained) -> PreTrainedModel:
+def model_on(device: torch.device, config: Config, pretrained: locate.Pretrained) -> PreTrainedModel:
     """Loads a model with the training's settings, and returns the model in evaluation mode on a device."""
     causal, dropout = config.objective.kind == "causal", config.model.attention_dropout
     model = load_model(pretrained.model, causal, pretrained.trust_remote_code, dropout)
     if sees_only_earlier(config.objective):
-        see_only_earlier(model)
+        packing.isolation.see_only_earlier(model)
     if device.type == "cpu":
-        use_quick_dropout(model)
+        packing.attention.use_quick_dropout(model)
     torch.nn.Module.to(model, device)
     model.eval()  # called last, so that the dropout modules added above are in evaluation mode too
     return model

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from adapt.method import collectives, distill
 from adapt.method.base import Setting
-from adapt.method.collectives import RunningMean
-from adapt.method.distill import DistillOptions
 from adapt.model.linear_losses import LinearScores, linear_cross_entropy, linear_divergence
 from adapt.model.sparse_prediction import check_linear_head, compared_at, loss_and_states, states_of
 from adapt.objective.objective import Corrupted
@@ -27,7 +26,7 @@ class Teacher:
         scores_in_blocks: advice to the user if scores cannot be computed in blocks. Empty if states are compared.
     """
 
-    def __init__(self, setting: Setting, options: DistillOptions, scores_in_blocks: str = "") -> None:
+    def __init__(self, setting: Setting, options: distill.DistillOptions, scores_in_blocks: str = "") -> None:
         assert setting.load
         self.models: list[nn.Module] = []
         for folder in setting.teachers or (setting.anchor,):
@@ -36,7 +35,7 @@ class Teacher:
                 check_linear_head(model, scores_in_blocks)
             self.models.append(model.to(setting.device))
         self._options, self._precision = options, setting.precision
-        self.distance = RunningMean()
+        self.distance = collectives.RunningMean()
         """Mean distance per prediction since the last report."""
 
     def compared(self, model: nn.Module, part: Corrupted) -> tuple[Tensor, Tensor]:

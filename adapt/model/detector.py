@@ -23,13 +23,12 @@ from transformers import (
 )
 from transformers.activations import get_activation
 
+from adapt.model import safeguards, sparse_prediction
 from adapt.model.architecture import DETECTORS, check_detector, unequal_tables
 from adapt.model.load import load_model, read_with_new_head, save_model
 from adapt.model.locate import GENERATOR, Pretrained
 from adapt.model.packing.isolation import keep_documents_apart, keep_states_apart
 from adapt.model.packing.packed import Packed
-from adapt.model.safeguards import quiet
-from adapt.model.sparse_prediction import loss_and_samples
 from adapt.model.states import document_states, last_hidden_state
 from adapt.model.tokenizer import load_config
 
@@ -143,7 +142,7 @@ class Detector(nn.Module):
             discriminator's probability that a token was replaced, [N]; and whether each token was replaced, bool [N]. A
             masked token does not count as replaced if the generator drew the original token.
         """
-        loss, drawn = loss_and_samples(self.generator, packed, positions, targets, draws)
+        loss, drawn = sparse_prediction.loss_and_samples(self.generator, packed, positions, targets, draws)
         filled = replace(packed, input_ids=packed.input_ids.scatter(1, positions[None], drawn[None]))
         replaced = torch.zeros_like(filled.input_ids[0], dtype=torch.bool).index_copy(0, positions, drawn != targets)
         states = last_hidden_state(self.discriminator, filled)
@@ -183,7 +182,7 @@ def load_discriminator(pretrained: Pretrained, dropout: float | None = None) -> 
     folder = pretrained.model
     check_detector(folder)
     config = load_config(folder, pretrained.trust_remote_code, dropout)
-    with quiet():
+    with safeguards.quiet():
         model, new = read_with_new_head(_CLASSES[config.model_type], folder, config, pretrained.trust_remote_code)
     keep_states_apart(model.base_model)
     return model, bool(new)
@@ -198,7 +197,7 @@ def load_generator(pretrained: Pretrained, layers: int | None, dropout: float | 
     config = load_config(pretrained.model, pretrained.trust_remote_code, dropout)
     config.num_hidden_layers = made_layers(config.num_hidden_layers, layers)
     config.tie_word_embeddings = True
-    with quiet():
+    with safeguards.quiet():
         model, _ = read_with_new_head(AutoModelForMaskedLM, pretrained.model, config, pretrained.trust_remote_code)
         keep_documents_apart(model)
     return model

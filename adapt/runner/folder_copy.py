@@ -24,16 +24,14 @@ from adapt.runner.bucket_records import using
 from adapt.runner.files import ASIDE, file_aside, make_folder, storage_errors, write_atomically
 from adapt.runner.mirror import Mirror, mirror_at
 from adapt.runner.record import RECORD_FILE, load_record
-from adapt.support.errors import StageError, StorageError
-from adapt.support.schema import END_FILE
-from adapt.support.stall_watch import STALLS
+from adapt.support import errors, schema, stall_watch
 
 BLOCK = 8 * 2**20
 """Size of the parts in which files are sent [bytes]."""
 _THREADS = 4
 _GROWING = (".jsonl", ".tfevents")
 """Parts of the names of files that only grow, because processes append lines or events."""
-MET = (f"{STALLS}/", END_FILE, "checkpoint-now")
+MET = (f"{stall_watch.STALLS}/", schema.END_FILE, "checkpoint-now")
 """Prefixes of the names of files through which processes on several nodes communicate while they run."""
 
 
@@ -195,7 +193,7 @@ class HomeFiles:
     def _within(self, file: str) -> Path:
         path = Path(os.path.normpath(self._root / file))
         if not path.is_relative_to(self._root):
-            raise StorageError(f"{file} is not in the storage root", "report this as a bug of dontstop")
+            raise errors.StorageError(f"{file} is not in the storage root", "report this as a bug of dontstop")
         return path
 
 
@@ -252,7 +250,7 @@ class FolderCopy:
         for folder in inputs:
             record = load_record(folder)
             if record is None:
-                raise StageError(
+                raise errors.StageError(
                     f"{mirror.url(folder)} is an input of this stage, but the record of that folder no longer exists",
                     "run the same command again",
                 )
@@ -264,8 +262,8 @@ class FolderCopy:
         missing = [name for name in stamps if not (path / name).exists()]
         try:
             self._all(lambda name: self._fetch(str(path / name), path / name, stamps[name]), missing)
-        except (OSError, StorageError) as error:
-            raise StorageError(
+        except (OSError, errors.StorageError) as error:
+            raise errors.StorageError(
                 f"this node cannot copy {path} from the job's node: {error}",
                 f"on every node, allow the user to write to {path} or put a copy there; or name a model of the Hugging"
                 " Face Hub",

@@ -11,10 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from adapt.runner import digest, mirror
 from adapt.runner.bucket_records import DIGITS
-from adapt.runner.digest import check_outputs
 from adapt.runner.files import make_folder
-from adapt.runner.mirror import mirror_at
 from adapt.runner.record import RECORD_FILE, Record, load_record
 from adapt.runner.stage import Stage, changes
 from adapt.support.errors import StageError
@@ -35,7 +34,7 @@ class Store:
 
     def __init__(self, root: Path, admit: Callable[[Stage[Any]], None] = lambda stage: None) -> None:
         self.root, self.admit = root, admit
-        self.mirror = mirror_at(root)
+        self.mirror = mirror.mirror_at(root)
         """Local copy of the bucket, if the storage root is a bucket. None if the storage root is a folder."""
 
     def folder(self, stage: str, name: str, key: str) -> Path:
@@ -110,7 +109,7 @@ class Store:
         """
         record = self.known(stage, name, key)
         if record and not self.mirror:
-            check_outputs(record)
+            digest.check_outputs(record)
         return record
 
     def known(self, stage: str, name: str, key: str) -> Record | None:

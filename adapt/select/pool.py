@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from adapt.config import CorpusConfig
-from adapt.corpus.decontamination import evaluation_index
+from adapt.corpus import decontamination, heldout
 from adapt.corpus.files.formats import MIB
 from adapt.corpus.files.manifest import ItemPlace, Manifest, items_of, places_of
-from adapt.corpus.heldout import Measured
 from adapt.corpus.read_progress import Pace, Piece, reading
 from adapt.corpus.screening import OPEN, Sieve, Tally, check_few_bad, check_some_left, id_at, item_texts, place_of
 from adapt.ray.runtime import telling_stalls
@@ -247,7 +246,7 @@ class MeasuredText:
 
     def texts(self) -> Iterator[str]:
         """Yields the held-out documents, on which losses are measured. The other documents may be trained on."""
-        measured = Measured.of([self.folder])
+        measured = heldout.Measured.of([self.folder])
         return (str(text) for text in Pool(self.manifest, self.corpus) if measured(text))
 
 
@@ -269,9 +268,9 @@ def guards(corpus: CorpusConfig, folders: Sequence[Path], texts: Sequence[Measur
     Raises:
         DataError: a file of an evaluation set or a shard cannot be read.
     """
-    measured = Measured.of(folders) if folders else None
+    measured = heldout.Measured.of(folders) if folders else None
     known = {GENERAL: [text for corpus_texts in texts for text in corpus_texts.texts()]} if texts else {}
     if not corpus.decontaminate and not known:
         return Guards(Sieve(measured=measured.many if measured else None))
-    index = evaluation_index(corpus, known)
+    index = decontamination.evaluation_index(corpus, known)
     return Guards(Sieve(index.many, measured.many if measured else None), index.counts)

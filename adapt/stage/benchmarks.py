@@ -19,9 +19,8 @@ from adapt.evaluate.benchmark.item_scores import read_items
 from adapt.evaluate.benchmark.mteb_tasks import MtebRun, MtebTasks, mteb_tasks, score_mteb
 from adapt.evaluate.compared_models import Benchmarked, BenchmarksCompared
 from adapt.evaluate.measure_model import call_on_device, trained_on
+from adapt.model import locate, sentence_vectors
 from adapt.model.architecture import max_sequence_length
-from adapt.model.locate import tokenizer_files
-from adapt.model.sentence_vectors import SentenceVectors, vectors_what
 from adapt.model.start import Start
 from adapt.ray.runtime import connect, gpus_per_worker
 from adapt.runner import ONE_CPU, Done, Outcome, Stage
@@ -52,7 +51,7 @@ class Benchmark(Stage[Benchmarked]):
     """Tasks of lm-evaluation-harness. None if no such task is configured."""
     mteb: MtebTasks | None
     """Tasks of MTEB. None if no such task is configured."""
-    vectors: SentenceVectors | None
+    vectors: sentence_vectors.SentenceVectors | None
     """Settings with which the model computes sentence vectors. None if no task of MTEB is configured."""
 
     @classmethod
@@ -91,7 +90,7 @@ class Benchmark(Stage[Benchmarked]):
             "model": self.start.digest,
             **({"harness": self.harness.what()} if self.harness else {}),
             **({"mteb": self.mteb.what()} if self.mteb else {}),
-            **vectors_what(self.vectors),
+            **sentence_vectors.vectors_what(self.vectors),
         }
 
     def needs(self) -> Mapping[str, float]:
@@ -168,7 +167,7 @@ class FindLeaks(Stage[LeaksFound]):
         model, training, corpus = self.start.made(done), self.start.training, self.config.corpus
         tasks = read_items(done[self.benchmark].path)
         texts = trained_on(done[training].record if training else load_record(model.model))
-        digest = Digests().of_all(tokenizer_files(model.tokenizer))
+        digest = Digests().of_all(locate.tokenizer_files(model.tokenizer))
         if texts is None or not all(was_tokenized_by(text, digest) for text in texts):
             write_atomically(folder / LEAKS_FILE, json.dumps(dict.fromkeys(tasks)))
             return Outcome(LeaksFound(dict.fromkeys(tasks), is_known=False))

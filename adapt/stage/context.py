@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config, ModelConfig
 from adapt.config.job_config import DAPT, Kind
+from adapt.corpus import corpora, entities
 from adapt.corpus.cleaning.cleaning_blocks import check_entities
-from adapt.corpus.corpora import Form
-from adapt.corpus.entities import TAGGERS
 from adapt.corpus.files.manifest import Manifest
 from adapt.handover.table import need_vectors
 from adapt.method.base import Method
@@ -23,20 +22,10 @@ from adapt.model.locate import CONFIG, Pretrained, locate, model_files, read_jso
 from adapt.model.sentence_vectors import SentenceVectors, exported_vectors
 from adapt.model.size import ModelSize, model_size
 from adapt.model.start import Start
-from adapt.objective.table import (
-    check_decodes,
-    check_objective,
-    check_objective_fits,
-    generator_of,
-    predicts_shifted,
-    splits_sentences,
-    trained_pooling,
-)
-from adapt.runner import Done, Stage, Store
+from adapt.objective import table as objectives
+from adapt.runner import Done, Stage, Store, mirror, notifications
 from adapt.runner.digest import Digests
 from adapt.runner.files import share_with_group
-from adapt.runner.mirror import mirror_folder
-from adapt.runner.notifications import check_webhook
 from adapt.runner.stage import deciding
 from adapt.stage.add_head import AddHead, RedrawTop, TurnDecoder
 from adapt.stage.preflight import check_compile, check_priced, check_shared, check_training, check_writable
@@ -49,16 +38,16 @@ if TYPE_CHECKING:
 
 
 CHECKS: tuple[Callable[[Config], object], ...] = (
-    check_objective,
-    check_objective_fits,
+    objectives.check_objective,
+    objectives.check_objective_fits,
     check_shared,
     check_compile,
-    lambda config: TAGGERS.load(config.objective.tagger) if config.objective.tagger else None,
+    lambda config: entities.TAGGERS.load(config.objective.tagger) if config.objective.tagger else None,
     lambda config: check_entities(config.corpus.cleaning, config.objective.entity_field),
     check_training,
     lambda config: schedule.micro_batch(config.training, config.resources.workers),
     lambda config: metric_trackers.check_trackers(config.tracking),
-    lambda config: check_webhook(config.notify),
+    lambda config: notifications.check_webhook(config.notify),
     lambda config: check_priced(config.resources),
     lambda config: check_writable(root_of(config)),
 )
@@ -109,7 +98,7 @@ class Context:
             if context.start.turned:
                 check_turnable(model)
             return context
-        check_decodes(config, model)
+        objectives.check_decodes(config, model)
         check_sides(context.start, config)
         check_sequence_length(model, config.training.sequence_length, "training.sequence_length")
         check_sequence_length(model, config.evaluation.sequence_length, "evaluation.sequence_length")
@@ -129,8 +118,8 @@ class Context:
     @property
     def tokens(self) -> "Tokens":
         """The tokenizer of the initial model, and further input that the objective needs, such as entities."""
-        form = Form.of(*phases.objectives_of(self.config), sentences=splits_sentences(self.config))
-        source = Path(inspect.getfile(TAGGERS.load(form.tagger))) if form.tagger else None
+        form = corpora.Form.of(*phases.objectives_of(self.config), sentences=objectives.splits_sentences(self.config))
+        source = Path(inspect.getfile(entities.TAGGERS.load(form.tagger))) if form.tagger else None
         files = tokenizer_files(self.start.pretrained.tokenizer)
         digest = None if self.start.vocabulary else self.digests.of_all(files)
         identity = {"tokenizer": digest, **deciding("tokenizers")}
@@ -141,7 +130,9 @@ class Context:
     def vectors(self) -> SentenceVectors | None:
         """Sentence-transformers settings of exported models. None if the models are not meant for sentence vectors."""
         needed_by = need_vectors(self.config)
-        return exported_vectors(self.config, self.start.pretrained.model, trained_pooling(self.config), needed_by)
+        return exported_vectors(
+            self.config, self.start.pretrained.model, objectives.trained_pooling(self.config), needed_by
+        )
 
     def redrawn(self) -> "Context":
         """Returns a context that starts from the same model with new top layers, if model.reinitialize_top is set."""
@@ -164,7 +155,7 @@ class Tokens:
 
     pretrained: Pretrained
     """Model whose tokenizer is used."""
-    form: Form
+    form: corpora.Form
     """Input that the objective needs in addition to tokens, such as entities."""
     tokenizer: Mapping[str, Any]
     """Entries of a stage's key that identify the tokenizer."""
@@ -188,7 +179,7 @@ class Tokens:
 
 def check_sides(start: Start, config: Config) -> None:
     """Reads config.json, and checks that the model is an encoder or a decoder, whichever the objective needs."""
-    causal, shifted = config.objective.kind == "causal", predicts_shifted(config.objective)
+    causal, shifted = config.objective.kind == "causal", objectives.predicts_shifted(config.objective)
     check_architecture(start.pretrained.model, causal, shifted, start.turned is not None)
 
 
@@ -201,7 +192,7 @@ def root_of(config: Config) -> Path:
     storage = config.storage
     if "://" not in storage.root:
         return user_path(storage.root).absolute()
-    return mirror_folder(storage.root, storage.cache, storage.cache_gb)
+    return mirror.mirror_folder(storage.root, storage.cache, storage.cache_gb)
 
 
 def first_start(config: Config, digests: Digests) -> Start:
@@ -225,7 +216,7 @@ def turned_start(config: Config, start: Start, digests: Digests) -> Start:
 
 def beside_generator(config: Config, start: Start, digests: Digests) -> Start:
     """Returns the initial model, with its existing generator if the objective also trains a generator (ELECTRA)."""
-    folder = generator_of(config, start.pretrained.model, start.training is None)
+    folder = objectives.generator_of(config, start.pretrained.model, start.training is None)
     digest = digests.of_all(model_files(folder)) if folder else None
     return replace(start, pretrained=replace(start.pretrained, generator=folder), generator=digest)
 

@@ -14,21 +14,8 @@ from adapt.method.table import method_of
 from adapt.runner import NOTHING, Done, Finished, Outcome, Stage
 from adapt.runner.record import RECORD_FILE, Record
 from adapt.show.blocks import Block, Cell, FindingBlock, Findings, Table, TextBlock, summary
+from adapt.stage import finetuning, model_evaluation, prepare_text, sequence_matrices
 from adapt.stage.benchmarks import CompareBenchmarks
-from adapt.stage.finetuning import PrepareTask
-from adapt.stage.model_evaluation import Evaluate
-from adapt.stage.prepare_text import Prepared
-from adapt.stage.sequence_matrices import (
-    GENERAL,
-    LossMatrix,
-    Runs,
-    ScoreMatrix,
-    Step,
-    end_changes,
-    loss_matrix,
-    route_table,
-    score_matrix,
-)
 from adapt.statistics.continual_metrics import SequenceFigures, sequence_figures
 from adapt.support.better import Less, More
 
@@ -41,8 +28,8 @@ class SequenceResult(SequenceFigures):
     mode: str
     method: str
     seed: int
-    scores: ScoreMatrix
-    losses: LossMatrix
+    scores: sequence_matrices.ScoreMatrix
+    losses: sequence_matrices.LossMatrix
     tables: list[dict[str, Any]]
     """Tables that the continual-learning method reports. Each table has `title`, `columns`, and `rows` (lists of cells,
     keyed by row name)."""
@@ -66,7 +53,7 @@ class SequenceResult(SequenceFigures):
     def verdict(self) -> Verdict:
         """Returns the verdict: domains, tasks and general text on which the last model beats the base model."""
         texts = {name: effect(of.low, of.high) for name, of in self.changes.items()}
-        general = {"general text": texts.pop(GENERAL)} if GENERAL in texts else {}
+        general = {"general text": texts.pop(sequence_matrices.GENERAL)} if sequence_matrices.GENERAL in texts else {}
         tasks = {
             f"{task} after fine-tuning": effect(of.low, of.high, higher_is_better=True)
             for task, of in self.score_changes.items()
@@ -210,14 +197,14 @@ class Sequence(Stage[SequenceResult]):
     order: tuple[str, ...]
     owners: Mapping[str, str]
     """Domain of each task, keyed by the task's name."""
-    texts: Mapping[str, Stage[Prepared]]
+    texts: Mapping[str, Stage[prepare_text.Prepared]]
     """Prepared text of each domain, keyed by the domain's name."""
-    tasks: Mapping[str, PrepareTask]
-    before: Mapping[str, Evaluate]
+    tasks: Mapping[str, finetuning.PrepareTask]
+    before: Mapping[str, model_evaluation.Evaluate]
     """Evaluations of the base model on each domain and on general text."""
-    untaught: Runs
+    untaught: sequence_matrices.Runs
     """Fine-tuning runs of the base model. Empty unless forward transfer is measured."""
-    steps: tuple[Step, ...]
+    steps: tuple[sequence_matrices.Step, ...]
     past: Mapping[str, Stage[Any]]
     """Stages that the method needs after the last domain was learned, such as measurements of parameter importance,
     keyed by name. Empty unless `sequence.mode` is `continual`."""
@@ -247,11 +234,14 @@ class Sequence(Stage[SequenceResult]):
 
     def run(self, folder: Path, done: Done) -> Outcome[SequenceResult]:
         mode = self.config.sequence.mode
-        scores = score_matrix(self.order, self.owners, self.untaught, self.steps, done)
-        losses = loss_matrix(self.order, self.before, self.steps, done)
+        scores = sequence_matrices.score_matrix(self.order, self.owners, self.untaught, self.steps, done)
+        losses = sequence_matrices.loss_matrix(self.order, self.before, self.steps, done)
         samples = self.config.evaluation.bootstrap_samples
-        changes, score_changes = end_changes(losses, scores, self.before, self.steps, done, samples)
-        notes, routes = method_of(self.config).notes(self._measured(done)), route_table(self.steps, done)
+        changes, score_changes = sequence_matrices.end_changes(losses, scores, self.before, self.steps, done, samples)
+        notes, routes = (
+            method_of(self.config).notes(self._measured(done)),
+            sequence_matrices.route_table(self.steps, done),
+        )
         shown = [*notes.tables, *([routes] if routes else [])]
         unmeasured = [
             f"{name} has fewer than two held-out documents, so its loss is left out"
@@ -263,7 +253,7 @@ class Sequence(Stage[SequenceResult]):
             unmeasured.append(
                 f"fewer than {FEW_DOCUMENTS} documents are held out, so that losses are unreliable: {counts}; raise"
                 " corpus.heldout_fraction"
-                + (", or add text to evaluation.general_paths" if GENERAL in losses.few else "")
+                + (", or add text to evaluation.general_paths" if sequence_matrices.GENERAL in losses.few else "")
             )
         exports = {step.domain or ", ".join(self.order): str(done[step.handed].path) for step in self.steps}
         result = SequenceResult(

@@ -15,9 +15,8 @@ from adapt.runner import Done, Outcome, Stage, Store
 from adapt.runner.record import Record
 from adapt.runner.stage import everything
 from adapt.show.blocks import NONE, Block, Cell, Table, heldout_note, interval, summary
+from adapt.stage import model_evaluation, prepare_text
 from adapt.stage.context import root_of
-from adapt.stage.model_evaluation import Evaluate
-from adapt.stage.prepare_text import Prepared
 from adapt.stage.train import Train
 from adapt.support.better import Less
 from adapt.train.capacity.device import task_needs
@@ -129,9 +128,9 @@ class MeasureEnsemble(Stage[Ensembled]):
     """Names of the members of the ensemble, followed by the names of the other models."""
     others: tuple[Start, ...]
     """Other models to compare with. The last one is the model at model.path."""
-    singles: tuple[Evaluate, ...]
+    singles: tuple[model_evaluation.Evaluate, ...]
     """Measurements of the members, followed by the measurements of the other models."""
-    corpora: Mapping[str, Stage[Prepared]]
+    corpora: Mapping[str, Stage[prepare_text.Prepared]]
     """Texts to measure on, keyed by name. The first text is `domain`."""
 
     def what(self) -> Mapping[str, Any]:

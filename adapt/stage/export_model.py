@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from adapt.config import Config, what
 from adapt.corpus.corpora import dropped_documents
@@ -45,35 +45,22 @@ from adapt.show.blocks import (
     summary,
 )
 from adapt.show.drawing import METRICS_LINES, json_lines, loss_curve
+from adapt.stage import generate_text, text_sources, training_result
 from adapt.stage.benchmarks import CompareBenchmarks
 from adapt.stage.context import Context
-from adapt.stage.generate_text import FilterTexts
 from adapt.stage.model_evaluation import Evaluate, MeasureRetrieval
 from adapt.stage.prepare_text import Prepare, Prepared
-from adapt.stage.text_sources import TaskSplit
 from adapt.stage.train import Train
-from adapt.stage.training_result import (
-    Trained,
-    chosen_by,
-    guesses_table,
-    held_time_of,
-    measured_blocks,
-    skipped_steps,
-    whole_run,
-)
 from adapt.support.errors import ConfigError
 from adapt.terminal.console import duration, log
-from adapt.train.capacity.forecast import in_bytes
+from adapt.train.capacity.forecast import Forecast, in_bytes
 from adapt.train.phases import PHASE_COLUMNS, PhaseFigures
 from adapt.train.restarts import Restarts
 from adapt.train.stopping import described
 
-if TYPE_CHECKING:
-    from adapt.train.capacity.forecast import Forecast
-
 
 @dataclass(frozen=True)
-class Adapted(Trained, OneModel):
+class Adapted(training_result.Trained, OneModel):
     """Result of an export: the cost of the training, and losses on held-out text before and after training."""
 
     losses: dict[Text, LossChange] = field(default_factory=dict)
@@ -124,7 +111,7 @@ class Adapted(Trained, OneModel):
 
     def blocks(self, record: Record) -> list[Block]:
         faults = [FindingBlock("warning", fault, "warning") for fault in self.text_faults]
-        if skipped := skipped_steps(asdict(self)):
+        if skipped := training_result.skipped_steps(asdict(self)):
             faults.append(FindingBlock("warning", f"{skipped}.", "warning"))
         name = "your tasks' text" if "text" in record.inputs else "your domain"
         retrieval = [self.retrieval] if self.retrieval else []
@@ -146,9 +133,9 @@ class Adapted(Trained, OneModel):
             *self._losses(record.name, name),
             *([phases_table(self.phases, name)] if self.phases else []),
             *([Findings(faults)] if faults else []),
-            *guesses_table(record),
+            *training_result.guesses_table(record),
             *_curve(record),
-            *measured_blocks(self, record.key[:12]),
+            *training_result.measured_blocks(self, record.key[:12]),
             *([TextBlock(f"Training text: {dropped}.")] if dropped else []),
             TextBlock(self._cost(record)),
             *([Table(HANDED, handed_rows(self.handed), "Libraries and formats", words=True)] if self.handed else []),
@@ -198,7 +185,7 @@ class Adapted(Trained, OneModel):
 
     def _device_time(self) -> list[str]:
         """Describes how long devices were reserved, the useful share of this time, and what took the remaining time."""
-        held = held_time_of(self)
+        held = training_result.held_time_of(self)
         if held is None:
             return [f"{duration(self.device_seconds)} of device time"]
         losses = held.losses()
@@ -260,11 +247,11 @@ HANDED = ["kind", "files", "largest difference", "note"]
 """Columns of the table of `export.kinds`."""
 
 
-def labelled_text(context: Context) -> TaskSplit | None:
+def labelled_text(context: Context) -> text_sources.TaskSplit | None:
     """Returns the train split of the configured task, or None if no kind in `export.kinds` is trained on the task."""
     task = context.config.task
     learns = any(kind.learns for kind in chosen_kinds(context.config).values())
-    return TaskSplit.of(task, "train", context.digests) if task.train and learns else None
+    return text_sources.TaskSplit.of(task, "train", context.digests) if task.train and learns else None
 
 
 def between_phases(
@@ -303,7 +290,7 @@ class Export(Stage[Adapted]):
     general: Prepare | None
     text: Stage[Prepared] | None
     """Text of tasks that TAPT trained on. None if the model was trained on `domain`."""
-    pairs: tuple[FilterTexts, ...] = field(default=(), kw_only=True)
+    pairs: tuple[generate_text.FilterTexts, ...] = field(default=(), kw_only=True)
     """Stages that write pairs from the domain's documents for `retrieval.pairs`, if `synthesize` writes only pairs. The
     export does not read the pairs."""
     training: Train
@@ -321,7 +308,7 @@ class Export(Stage[Adapted]):
     """Training stages of the phases before `training`. Empty for a run without phases."""
     between: tuple[Evaluate, ...] = ()
     """Evaluations of the model after each training stage in `phases`."""
-    labelled: TaskSplit | None = None
+    labelled: text_sources.TaskSplit | None = None
     """Train split of the user's task, for kinds in `export.kinds` that are trained on it. None if no kind is."""
     benchmarks: CompareBenchmarks | None = None
     """Scores on standard tasks before and after the training. None if no task is configured."""
@@ -345,7 +332,7 @@ class Export(Stage[Adapted]):
         training, before, after = done[self.training], done[self.before], done[self.after]
         old, new = (before.path, before.result.texts), (after.path, after.result.texts)
         result, samples = training.result, self.config.evaluation.bootstrap_samples
-        chose = chosen_by(result) if self.config.training.decides_by_points else {}
+        chose = training_result.chosen_by(result) if self.config.training.decides_by_points else {}
         changes = loss_changes(old, new, samples, measured_name(self.config), chose)
         others = {f"{of.text}_loss": (of.before.value, of.after.value) for of in changes}
         choice = choice_of(result.points, self.config.training, others)
@@ -391,7 +378,7 @@ class Export(Stage[Adapted]):
         write_card(handover, folder)
         text = done[self.text or self.domain].result
         result = Adapted(
-            **vars(whole_run(trainings)),
+            **vars(training_result.whole_run(trainings)),
             losses={change.text: change for change in changes},
             text_faults=text.faults(self.config.corpus),
             documents=None if text.train_documents is None else text.train_documents + text.heldout_documents,
@@ -425,7 +412,7 @@ class Export(Stage[Adapted]):
         passes = tokens / text if text else None
         return fix_of_worse(self.config.training, reports, passes, self._random_parts())
 
-    def _figures(self, trainings: Sequence[Trained], done: Done) -> list[PhaseFigures]:
+    def _figures(self, trainings: Sequence[training_result.Trained], done: Done) -> list[PhaseFigures]:
         found, steps, tokens = [], 0, 0
         stages, evaluations = (*self.phases, self.training), (*self.between, self.after)
         for stage, trained, evaluation in zip(stages, trainings, evaluations, strict=True):

@@ -19,8 +19,7 @@ from adapt.stage.context import Context
 from adapt.stage.finetuning import task_of, tasks_in
 from adapt.stage.training_plan import RunPart
 from adapt.support.errors import ConfigError
-from adapt.task.labelled_examples import metric_of_task, some_labels
-from adapt.task.prepare_task import TaskPrepared
+from adapt.task import labelled_examples, prepare_task
 from adapt.terminal.console import log
 from adapt.train.capacity.flops import mean_length, summed_sizes
 from adapt.train.schedule import length_of
@@ -48,7 +47,7 @@ class Watched:
 def metrics_of(config: Config, texts: Mapping[str, Stage[Any]]) -> dict[str, str]:
     """Returns the metrics that `training.stop` and `training.keep` may use, with advice on enabling missing ones."""
     missing = "" if config.evaluation.probe else "set evaluation.probe to knn or linear"
-    tasks = {f"{task.name}.{DEV}{metric_of_task(task)}": missing for task in tasks_in(config)}
+    tasks = {f"{task.name}.{DEV}{labelled_examples.metric_of_task(task)}": missing for task in tasks_in(config)}
     return {**while_training.loss_metrics(texts), **tasks}
 
 
@@ -79,7 +78,7 @@ def probed_tasks(context: Context) -> dict[str, Stage[Any]]:
                 "remove the task, or leave evaluation.probe out",
             )
         for split in ("train", "dev"):
-            if len(found := some_labels(task, split)) < 2:
+            if len(found := labelled_examples.some_labels(task, split)) < 2:
                 raise ConfigError(
                     f"evaluation.probe: task.{split} of {task.name} has only the class {', '.join(found) or 'none'}, so"
                     " the score of a probe would be meaningless",
@@ -163,7 +162,7 @@ def measures_of(
     )
 
 
-def _examples(task: TaskPrepared) -> while_training.HeldoutText:
+def _examples(task: prepare_task.TaskPrepared) -> while_training.HeldoutText:
     """Returns the number of train and dev examples of a task, and the number of their tokens."""
     splits = ("train", "dev")
     tokens = sum(task.examples[split] * task.tokens[split].mean for split in splits)

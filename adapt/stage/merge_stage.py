@@ -18,8 +18,7 @@ from adapt.runner import NOTHING, Done, Outcome, Stage
 from adapt.runner.record import Record
 from adapt.show.blocks import Block, TextBlock, summary
 from adapt.stage.context import Context, located
-from adapt.support.errors import ModelError
-from adapt.support.paths import user_path
+from adapt.support import errors, paths
 from adapt.support.redact import redact
 from adapt.train.checkpoints.stored_checkpoints import checkpoint_files, checkpoint_weights, is_checkpoint, training_of
 
@@ -182,14 +181,14 @@ def merged_from(context: Context, path: str) -> Start:
     Raises:
       ModelError: there is no such model, or the model is a checkpoint that cannot be used.
     """
-    folder, config = user_path(path), context.config
+    folder, config = paths.user_path(path), context.config
     if path in context.made:
         return context.made[path]
     if not is_checkpoint(folder):
         return located(ModelConfig(path=path, trust_remote_code=config.model.trust_remote_code), context.digests)
     if config.merge.kind != "average":
         what = f"merge.models: {path} is a training checkpoint, which only merge.kind average accepts"
-        raise ModelError(what, "name an exported model, or set merge.kind to average")
+        raise errors.ModelError(what, "name an exported model, or set merge.kind to average")
     files = checkpoint_files(folder.resolve())
     return Start(Pretrained(folder.resolve(), context.start.pretrained.tokenizer), context.digests.of_all(files))
 

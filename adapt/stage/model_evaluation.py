@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from adapt.advise import corpus_sample
-from adapt.advise.evidence import Evidence
+from adapt.advise import corpus_sample, evidence
 from adapt.config import Config, CorpusConfig, what
 from adapt.corpus.files.manifest import Manifest, build_manifest, check_listed
 from adapt.evaluate.compared_models import ModelsCompared
@@ -29,12 +28,11 @@ from adapt.ray.runtime import connect
 from adapt.runner import NOTHING, ONE_CPU, Done, Outcome, Stage
 from adapt.runner.record import load_record
 from adapt.runner.stage import deciding
+from adapt.stage import finetuning, text_sources
 from adapt.stage.benchmarks import CompareBenchmarks
 from adapt.stage.context import Context, Tokens
-from adapt.stage.finetuning import PrepareTask
 from adapt.stage.preflight import check_start, check_weights
 from adapt.stage.prepare_text import Prepared
-from adapt.stage.text_sources import Files
 from adapt.support.errors import ConfigError
 from adapt.train.capacity.device import task_needs
 
@@ -176,11 +174,11 @@ class Neighbours(Stage[Voted]):
     config: Config
     start: Start
     """Model to measure."""
-    tasks: Mapping[str, PrepareTask]
+    tasks: Mapping[str, finetuning.PrepareTask]
     """Tasks with one label per text, keyed by name."""
 
     @classmethod
-    def of(cls, context: Context, label: str, tasks: Mapping[str, PrepareTask]) -> "Neighbours":
+    def of(cls, context: Context, label: str, tasks: Mapping[str, finetuning.PrepareTask]) -> "Neighbours":
         """Creates the stage that measures the context's model. The name of the stage's folder contains `label`."""
         return cls(f"{context.config.name}-{label}", context.config, context.start, tasks)
 
@@ -405,7 +403,7 @@ class Similarity(Stage[Similar]):
 
 
 @dataclass(frozen=True, eq=False)
-class Look(Stage[Evidence]):
+class Look(Stage[evidence.Evidence]):
     """Measures samples of texts and tasks with a model, as evidence for the advice on which job to run."""
 
     kind = "evidence"
@@ -417,9 +415,9 @@ class Look(Stage[Evidence]):
     start: Start
     """Model with which the texts are measured."""
     tokens: Tokens
-    texts: Mapping[str, tuple[Files, ...]]
+    texts: Mapping[str, tuple[text_sources.Files, ...]]
     """Sources of each configured text. Possible keys are `corpus`, `general`, `pool` and `candidates`."""
-    tasks: Mapping[str, PrepareTask]
+    tasks: Mapping[str, finetuning.PrepareTask]
 
     def what(self) -> Mapping[str, Any]:
         config = self.config
@@ -433,7 +431,7 @@ class Look(Stage[Evidence]):
             "min_count": config.vocabulary.min_count,
         }
 
-    def run(self, folder: Path, done: Done) -> Outcome[Evidence]:
+    def run(self, folder: Path, done: Done) -> Outcome[evidence.Evidence]:
         """Samples the texts and measures them, in this process.
 
         Raises:

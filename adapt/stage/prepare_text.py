@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config, CorpusConfig
-from adapt.corpus import corpora, heldout, profile_sample
+from adapt.corpus import corpora, heldout, profile_sample, text_profile, token_shards
 from adapt.corpus.files.manifest import Manifest, build_manifest
-from adapt.corpus.text_profile import Legibility, TextProfile
-from adapt.corpus.token_shards import Cut
 from adapt.runner import NOTHING, Done, Outcome, Stage
 from adapt.runner.digest import Digests
 from adapt.select import TEXTS_FILE
@@ -42,9 +40,9 @@ class Prepared:
     """Number of unreadable records, keyed by reason."""
     evaluation_texts: dict[str, Any] | None = None
     """Number of evaluation texts that were searched for, keyed by set and file."""
-    legibility: Legibility | None = None
+    legibility: text_profile.Legibility | None = None
     """Statistics of how the tokenizer splits words in a sample. None if an older version prepared the text."""
-    profile: TextProfile | None = None
+    profile: text_profile.TextProfile | None = None
     """Languages, duplicates and repeated lines, measured on a sample. None for text that is not trained on, and for
     text that an older version prepared."""
 
@@ -118,7 +116,7 @@ class Prepare(Stage[Prepared]):
             return Outcome(prepared)
         return Outcome(replace(prepared, profile=self._profile()))
 
-    def _profile(self) -> TextProfile:
+    def _profile(self) -> text_profile.TextProfile:
         """Measures the properties of the text, and logs what should be changed."""
         corpus = self.files.corpus
         profile = profile_sample.profile_corpus(self.files.manifest, corpus, self.tokens.pretrained.model)
@@ -147,7 +145,7 @@ class Streamed:
         from adapt.corpus.streaming import Online
 
         training = self.config.training
-        cut = Cut(training.sequence_length, training.global_batch_size, self.config.seed)
+        cut = token_shards.Cut(training.sequence_length, training.global_batch_size, self.config.seed)
         duplicates, measured = duplicates_of(self.dedup, 0, done), [done[text].path for text in self.measured]
         manifest, tokens = self.files.manifest, self.tokens.made(done)
         return Online.of(manifest, self.files.corpus, tokens.pretrained, tokens.form, cut, folder, duplicates, measured)

@@ -13,9 +13,8 @@ from typing import Any
 
 from adapt.advise.corpus_sample import sample_corpus
 from adapt.config import Config
-from adapt.corpus.corpora import dedup_identity
+from adapt.corpus import corpora, minhash
 from adapt.corpus.files.manifest import check_listed
-from adapt.corpus.minhash import DuplicateRule
 from adapt.model.start import Start
 from adapt.objective.table import measured_what
 from adapt.runner import ONE_CPU, Done, Outcome, Stage
@@ -29,9 +28,7 @@ from adapt.select.pool import MeasuredText, Pool, guards
 from adapt.select.selection import Given
 from adapt.select.table import selections_name, steps_of
 from adapt.show.blocks import Block, FindingBlock, Findings, Table, TextBlock, formatted, summary
-from adapt.stage.context import Tokens
-from adapt.stage.document_vectors import VectorStages
-from adapt.stage.prepare_text import Prepare, Prepared
+from adapt.stage import context, document_vectors, prepare_text
 from adapt.stage.text_sources import Files, TaskTexts, excluding, lines_of, write_texts
 from adapt.support.better import More
 from adapt.support.errors import DataError
@@ -140,16 +137,16 @@ class Select(Stage[Selected]):
     """Configuration: `select` and `seed`, and, for selections that score with a model, `objective` and `evaluation`."""
     pool: Files
     target: Target
-    tokens: Tokens
+    tokens: context.Tokens
     unseen: TaskTexts | None
     """Texts of task splits that must not be selected."""
-    measured: tuple[Stage[Prepared], ...]
+    measured: tuple[Stage[prepare_text.Prepared], ...]
     """Stages with held-out text on which models are measured. Documents of this text must not be selected."""
     start: Start | None
     """Initial model of the job. None if the selection does not need this model."""
     others: Mapping[str, Start]
     """Further models that the selection needs, keyed by path."""
-    vectors: VectorStages | None = None
+    vectors: document_vectors.VectorStages | None = None
     """Stages that compute the vectors that the selection reads. None if it reads no vectors."""
     like: "Select | None" = None
     """Another selection, whose number of tokens is the budget of this one. None if a budget is configured."""
@@ -169,7 +166,7 @@ class Select(Stage[Selected]):
             **({"keep": select.keep} if len(steps) > 1 else {}),
             "budget": {name: getattr(select, name) for name in ("per_example", "documents", "tokens")},
             "corpus": self.pool.reading,
-            "near": dedup_identity(replace(config.corpus, deduplicate="near")),
+            "near": corpora.dedup_identity(replace(config.corpus, deduplicate="near")),
             "tokens": {**self.tokens.tokenizer, "ends": self.tokens.form.ends},
             "seed": config.seed,
             **(by_model if models else {}),
@@ -191,7 +188,7 @@ class Select(Stage[Selected]):
         from adapt.corpus.cluster_calls import Cluster
 
         corpus = excluding(self.pool.corpus, self.unseen, done)
-        files = {done[text].path: text.files for text in self.measured if isinstance(text, Prepare)}
+        files = {done[text].path: text.files for text in self.measured if isinstance(text, prepare_text.Prepare)}
         guard = guards(
             corpus,
             [done[text].path for text in self.measured],
@@ -240,11 +237,11 @@ def measuring_what(config: Config) -> dict[str, Any]:
     return {"objective": measured_what(config), "sequence_length": config.evaluation.sequence_length}
 
 
-def _choose(given: Given, tokens: Tokens, budget: Budget) -> Choice:
+def _choose(given: Given, tokens: context.Tokens, budget: Budget) -> Choice:
     """Chooses documents from the pool until the budget is full."""
     config = given.config
     selections = [step.selection for step in steps_of(config)]
-    alike = DuplicateRule.of(replace(config.corpus, deduplicate="near"))
+    alike = minhash.DuplicateRule.of(replace(config.corpus, deduplicate="near"))
     count = TokenCounter(tokens.pretrained, tokens.form.ends)
     return choose(selections, given, budget, config.select.keep, alike, count)
 
@@ -418,7 +415,7 @@ class JudgeSelection(Stage[SelectionJudged]):
     target: Target
     start: Start | None
     """Model whose loss on the texts is measured. None if no loss is measured."""
-    tokens: Tokens
+    tokens: context.Tokens
     """Tokenizer that counts the tokens of the texts."""
 
     def what(self) -> Mapping[str, Any]:

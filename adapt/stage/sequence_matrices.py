@@ -11,15 +11,13 @@ from adapt.method.base import NoteTable
 from adapt.runner import Done, Stage
 from adapt.runner.mirror import at_hand
 from adapt.show.blocks import NONE, Cell, Table, heldout_note
-from adapt.stage.export_model import Export
-from adapt.stage.finetuning import Finetune
-from adapt.stage.merge_stage import Merge
+from adapt.stage import export_model, finetuning, merge_stage
 from adapt.stage.model_evaluation import Evaluate
 from adapt.stage.train import Train
 
 GENERAL: Final = "general"
 """Name of the column for general text in matrices of losses."""
-Runs = Mapping[str, tuple[Finetune, ...]]
+Runs = Mapping[str, tuple[finetuning.Finetune, ...]]
 """Fine-tuning runs of a model, keyed by task, with one run per seed."""
 
 
@@ -33,7 +31,7 @@ class Step:
     """Name of the domain learned in this step. Empty if all domains are learned at once."""
     training: Train
     """Stage that trains the model on the domain of this step."""
-    export: Export | None
+    export: export_model.Export | None
     """Stage that exports the model and measures it on its domain and on general text. None if the model is merged."""
     others: Evaluate | None
     """Evaluation on the earlier domains. For a merge, evaluation on all learned domains and on general text."""
@@ -44,7 +42,7 @@ class Step:
     """Whether the training started from the model of the previous step."""
     own: Evaluate | None = None
     """Evaluation on this step's domain. None if the model has no separate parameters per domain."""
-    merged: Merge | None = None
+    merged: merge_stage.Merge | None = None
     """Merge of this model with the earlier models, which is measured instead of this model. None without merging."""
 
     @property

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import Config, CorpusConfig, EvaluationSet, TaskConfig, what
-from adapt.corpus.corpora import check_readable, dedup_identity, reading_identity
+from adapt.corpus import corpora, minhash, shingles
 from adapt.corpus.files.manifest import Manifest, build_manifest, check_listed, sources_of
-from adapt.corpus.minhash import DuplicateRule
-from adapt.corpus.shingles import normalised
 from adapt.ray.runtime import address_of, await_resources, connect
 from adapt.runner import NOTHING, Done, Outcome, Stage
 from adapt.runner.digest import Digests
@@ -91,7 +89,7 @@ def listed_files(context: Context, corpus: CorpusConfig, name: str, source: str 
     if known not in context.manifests:
         context.manifests[known] = build_manifest(corpus, context.digests)
     listing = Listing(name, context.manifests[known], corpus.source == "files")
-    return Files(source, corpus, listing, reading_identity(corpus, context.digests))
+    return Files(source, corpus, listing, corpora.reading_identity(corpus, context.digests))
 
 
 def held_out(files: Files, share: float) -> Files:
@@ -147,9 +145,9 @@ class TaskTexts(Stage[TextsWritten]):
         Raises:
             DataError: no text remains, or files have changed since they were listed.
         """
-        hidden = {normalised(text) for split in self.unseen for text in texts_of(split.task, split.split)}
+        hidden = {shingles.normalised(text) for split in self.unseen for text in texts_of(split.task, split.split)}
         texts = [text for split in self.wanted for text in texts_of(split.task, split.split)]
-        kept = [text for text in texts if normalised(text) not in hidden]
+        kept = [text for text in texts if shingles.normalised(text) not in hidden]
         if not kept:
             raise DataError(
                 f"all texts of task {self.wanted[0].task.name} also occur in dev or test, so none remains to train on",
@@ -224,7 +222,7 @@ class Dedup(Stage[Deduplicated]):
         return {
             "sources": [files.reading for files in self.sources],
             "entity_field": self.tokens.form.entity_field,
-            **dedup_identity(self.config.corpus),
+            **corpora.dedup_identity(self.config.corpus),
             **(beside if self.before else {}),
         }
 
@@ -236,7 +234,7 @@ class Dedup(Stage[Deduplicated]):
             check_and_connect(files.manifest, corpus, self.tokens, self.config)
         before = [(files.source, files.manifest, files.corpus) for files in self.before]
         read = [(files.source, files.manifest, excluding(files.corpus, self.unseen, done)) for files in self.sources]
-        entity_field, alike = self.tokens.form.entity_field, DuplicateRule.of(self.config.corpus)
+        entity_field, alike = self.tokens.form.entity_field, minhash.DuplicateRule.of(self.config.corpus)
         stall_s = self.config.resources.stall_s
         return Outcome(Deduplicated(**deduplicate(read, alike, folder, entity_field, before, stall_s)))
 
@@ -248,7 +246,7 @@ def check_and_connect(manifest: Manifest, corpus: CorpusConfig, tokens: Tokens, 
       AdaptError: files of the corpus cannot be read, or the training run after reading would fail.
     """
     is_domain = any(corpus == source for _, source in sources_of(config.corpus))  # only the job's corpus needs entities
-    check_readable(manifest, corpus, tokens.form.entity_field if is_domain else None)
+    corpora.check_readable(manifest, corpus, tokens.form.entity_field if is_domain else None)
     check_weights(tokens.pretrained.model)
     connect(config.resources)
     if address_of(config.resources) is None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from adapt.advise.regime import Regime
 from adapt.config import Config, what
@@ -17,23 +17,17 @@ from adapt.model.start import MODEL_FOLDER, Start
 from adapt.objective.table import objective_what, predicted_fraction, weighs_words
 from adapt.ray.runtime import connect
 from adapt.runner import Done, Outcome, Record, Shown, Stage, Store
-from adapt.stage import measured_training, preflight, training_plan
-from adapt.stage.add_head import RedrawTop, has_untrained_head
+from adapt.stage import add_head, measured_training, preflight, training_plan
 from adapt.stage.context import Context, root_of, with_teachers
 from adapt.stage.prepare_text import Prepared, Streamed
 from adapt.stage.training_result import Trained, outcome_of
 from adapt.stage.weigh_words import WeighWords, weighed_words
 from adapt.terminal.console import log
-from adapt.train import metric_trackers, schedule, stopping
-from adapt.train.capacity import flops, memory
-from adapt.train.capacity.device import training_needs
-from adapt.train.capacity.forecast import forecast
+from adapt.train import metric_trackers, schedule, stopping, training_run
+from adapt.train.capacity import device, flops, memory
+from adapt.train.capacity.forecast import Forecast, forecast
 from adapt.train.checkpoints.branch import DEPENDS_ON_LENGTH, start_from_branch, start_from_phase
 from adapt.train.phases import Phase, PhaseFigures, check_batches, check_phase_warmup, known_steps, phases_of
-from adapt.train.training_run import CHECKPOINTS, TrainingRun
-
-if TYPE_CHECKING:
-    from adapt.train.capacity.forecast import Forecast
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,17 +172,17 @@ class Train(Stage[Trained]):
     def _made_by(self) -> Stage[Any] | None:
         """The stage that wrote the initial model. A stage that only redraws the top layers (`RedrawTop`) is skipped."""
         made = self.start.training
-        return made.start.training if isinstance(made, RedrawTop) else made
+        return made.start.training if isinstance(made, add_head.RedrawTop) else made
 
     @property
     def has_new_head(self) -> bool:
         """Whether the head has random weights when training begins (`model.head: new`)."""
-        return has_untrained_head(self.start)
+        return add_head.has_untrained_head(self.start)
 
     @property
     def new_layers(self) -> int:
         """Number of top layers with random weights when training begins (`model.reinitialize_top`)."""
-        return self.config.model.reinitialize_top if isinstance(self.start.training, RedrawTop) else 0
+        return self.config.model.reinitialize_top if isinstance(self.start.training, add_head.RedrawTop) else 0
 
     @property
     def head_warmup(self) -> int:
@@ -272,7 +266,7 @@ class Train(Stage[Trained]):
 
     def needs(self) -> Mapping[str, float]:
         """Requires the resources of the maximum number of workers."""
-        return training_needs(self.config.resources)
+        return device.training_needs(self.config.resources)
 
     def refuse_early(self) -> None:
         """Checks that precision, objective, `training.freeze` and `training.layer_decay` suit devices and model."""
@@ -334,7 +328,7 @@ class Train(Stage[Trained]):
         watched = measured_training.measures_of(
             self.name, part, watching, done, self._size(done), is_phase=self.phase is not None
         )
-        job = TrainingRun(
+        job = training_run.TrainingRun(
             config=replace(config, tracking=metric_trackers.anchored(config.tracking)),
             key=self.key,
             folder=str(folder),
@@ -356,7 +350,7 @@ class Train(Stage[Trained]):
             measure_interval=watched.interval,
             teachers=tuple(str(teacher.made(done).model) for teacher in self.teachers),
         )
-        run_folder = folder / CHECKPOINTS / job.run_name
+        run_folder = folder / training_run.CHECKPOINTS / job.run_name
         store = Store(root_of(config))
         start_from_branch(self, store, config.training, part.last, run_folder, part.first)
         if self.previous:
@@ -377,9 +371,9 @@ class Train(Stage[Trained]):
     def tidy(self, folder: Path) -> None:
         """Deletes the checkpoints if the configuration keeps none."""
         if not self._kept:
-            shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+            shutil.rmtree(folder / training_run.CHECKPOINTS, ignore_errors=True)
 
-    def forecast(self, records: Mapping[str, Record]) -> "Forecast | None":
+    def forecast(self, records: Mapping[str, Record]) -> Forecast | None:
         """Forecasts the cost of the training stage. Returns None if the model's dimensions are unknown."""
         done = Done(records)
         dimensions = self._size(done)

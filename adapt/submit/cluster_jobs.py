@@ -20,11 +20,9 @@ from ray.util.state.exception import RayStateApiException
 
 from adapt.ray.private import send_in_silence, version_at
 from adapt.ray.runtime import hush
-from adapt.submit.cluster_check import STOP_WAIT_S
-from adapt.submit.submit_order import NAME, PART, Order
-from adapt.support import errors
+from adapt.submit import cluster_check, submit_order
+from adapt.support import errors, redact
 from adapt.support.errors import AdaptError, ClusterError
-from adapt.support.redact import has_password
 from adapt.terminal.console import duration, is_unread, log
 
 ADDRESS = "RAY_API_SERVER_ADDRESS"
@@ -44,7 +42,7 @@ def address_from(given: str | None) -> str:
         raise ClusterError("no cluster is named", f"{how}, or set {ADDRESS}; `ray dashboard FILE` opens a tunnel to it")
     if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).hostname:
         raise ClusterError(f"{address} is not the address of a cluster's dashboard", how)
-    if has_password(address):
+    if redact.has_password(address):
         raise ClusterError(
             "the address has a password, which process lists show", f"use a token instead of the password: {_TOKEN}"
         )
@@ -190,7 +188,7 @@ class JobCluster:
 
     def jobs(self, name: str) -> list[JobDetails]:
         """Lists the jobs of the chain or job with this name, oldest first."""
-        of_name = [job for job in listed_jobs(self.client) if (job.metadata or {}).get(NAME) == name]
+        of_name = [job for job in listed_jobs(self.client) if (job.metadata or {}).get(submit_order.NAME) == name]
         return sorted(of_name, key=lambda job: job.start_time or 0)
 
     def start(self, entrypoint: str, submission: str, metadata: dict[str, str]) -> None:
@@ -211,7 +209,7 @@ class JobCluster:
                 ) from error
 
 
-def of_order(order: Order, jobs: Iterable[JobDetails], part: str = "") -> list[JobDetails]:
+def of_order(order: submit_order.Order, jobs: Iterable[JobDetails], part: str = "") -> list[JobDetails]:
     """Returns the jobs for an order: jobs with its name and configuration and, if `part` is set, for this stage."""
     metadata = order.metadata(part)
     return [job for job in jobs if {name: (job.metadata or {}).get(name) for name in metadata} == metadata]
@@ -245,13 +243,13 @@ def stop(cluster: JobCluster, name: str) -> list[str]:
         Submission ids of the stopped jobs.
     """
     running = [job for job in cluster.jobs(name) if not job.status.is_terminal()]
-    for job in sorted(running, key=lambda job: bool((job.metadata or {}).get(PART))):
+    for job in sorted(running, key=lambda job: bool((job.metadata or {}).get(submit_order.PART))):
         log(f"stopping {job.submission_id}")
         cluster.client.stop_job(str(job.submission_id))
     began = time.monotonic()
     while left := [job for job in cluster.jobs(name) if not job.status.is_terminal()]:
         waited = time.monotonic() - began
-        if waited > STOP_WAIT_S + 30:
+        if waited > cluster_check.STOP_WAIT_S + 30:
             pending = all(job.status == "PENDING" for job in left)
             why = "Ray cannot stop jobs that have not started" if pending else "their nodes may be gone"
             raise ClusterError(

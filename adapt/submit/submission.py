@@ -20,16 +20,13 @@ from typing import Any
 
 from ray.job_submission import JobDetails, JobSubmissionClient
 
-from adapt.chain.chain_nodes import Node
-from adapt.chain.chain_stages import ahead
+from adapt.chain import chain_nodes, chain_stages
 from adapt.job.job_run import ON_A_CLUSTER
 from adapt.ray.runtime import connect
 from adapt.runner.mirror import mirror_at
 from adapt.runner.stage import everything
-from adapt.show.blocks import Table
-from adapt.show.renderers import show_blocks
-from adapt.stage.context import root_of
-from adapt.stage.preflight import check_absolute, check_memory
+from adapt.show import blocks, renderers
+from adapt.stage import context, preflight
 from adapt.stage.train import Train
 from adapt.submit import cluster_check, cluster_jobs
 from adapt.submit.submit_order import DIGEST, PART, ClusterCommand, Order, chain_of, order_of
@@ -63,7 +60,7 @@ def driver_options(resource: str | None) -> list[str]:
     return [f"--drive-on={resource}"] if resource else []
 
 
-def run_small(cluster: cluster_jobs.JobCluster, entrypoint: str, name: str, shows: bool = True) -> dict[str, Any]:
+def run_small(cluster: cluster_jobs.JobCluster, entrypoint: str, name: str) -> dict[str, Any]:
     """Runs a short command as a job on the cluster, and then deletes the job from the cluster's list of jobs.
 
     Returns:
@@ -87,10 +84,9 @@ def run_small(cluster: cluster_jobs.JobCluster, entrypoint: str, name: str, show
     if job.status != "SUCCEEDED":
         raise _as_ours(whole, job)
     *lines, last = whole.rstrip("\n").splitlines() or [""]
-    if shows:
-        for line in lines:
-            if not _RAYS_OWN.search(line):
-                log(line)
+    for line in lines:
+        if not _RAYS_OWN.search(line):
+            log(line)
     try:
         return dict(json.loads(last))
     except ValueError as error:
@@ -191,7 +187,7 @@ class StagesProgress:
     """Time at which the last job of each stage was started, keyed by label."""
 
 
-def command_of(order: Order, node: Node) -> list[str]:
+def command_of(order: Order, node: chain_nodes.Node) -> list[str]:
     """Returns the arguments of a stage's job: the arguments of the chain, limited to this stage."""
     own = {"stage": node.name, **node.values}
     kept: list[str] = []
@@ -307,7 +303,7 @@ def _say_room(progress: StagesProgress, at_once: int) -> None:
             log(f"{label} waits: {message}")
 
 
-def _raise_failed(nodes: Mapping[str, Node], progress: StagesProgress, done: int) -> None:
+def _raise_failed(nodes: Mapping[str, chain_nodes.Node], progress: StagesProgress, done: int) -> None:
     if not progress.failed:
         return
     left = len(nodes) - done - len(progress.failed)
@@ -358,7 +354,7 @@ def _submit(asked: ClusterCommand, order: Order) -> None:
             "--job-per-stage needs to know all stages in advance, but this study is sequential", "leave it out"
         )
     for config in order.configs:
-        check_absolute(config)
+        preflight.check_absolute(config)
     if "job-per-stage" in asked.switches:
         again = ("--again",) if "again" in asked.switches else ()
         order = replace(
@@ -376,7 +372,7 @@ def _status(asked: ClusterCommand, order: Order) -> None:
         part, times = (job.metadata or {}).get(PART) or "all", _times(job)
         cells = [part, str(job.status.value).lower(), times.get("began", ""), times.get("took", "")]
         rows.append([str(job.submission_id), *cells, (job.message or "")[:200]])
-    show_blocks([Table(["job", "part", "status", "began", "took", "Ray's message"], rows, words=True)])
+    renderers.show_blocks([blocks.Table(["job", "part", "status", "began", "took", "Ray's message"], rows, words=True)])
     follow = ["--follow"] if "follow" in asked.switches else []
     said = run_small(cluster, order.command("status", *follow), f"dontstop-status-{order.digest[:12]}")
     finish("status", said["path"], {**said["metrics"], "jobs": len(jobs)})
@@ -408,7 +404,7 @@ def _check(asked: ClusterCommand, order: Order) -> None:
     """Checks storage, nodes, credentials and memory. The command runs on the cluster."""
     first = order.configs[0]
     connect(first.resources)
-    root = root_of(first)
+    root = context.root_of(first)
     nodes = cluster_check.check_bucket(root) if mirror_at(root) else cluster_check.check_storage(root)
     cluster_check.check_places(order.configs)
     if asked.drive_on:
@@ -421,8 +417,8 @@ def _check(asked: ClusterCommand, order: Order) -> None:
             model, config = stage.start.pretrained.model, stage.config
             if (settings := (model, config.training, config.resources, config.objective)) not in looked_at:
                 looked_at.append(settings)
-                check_memory(config, model)
-    finish("check", chain.store.root, cluster_check.cluster_findings(nodes, ahead(chain)))
+                preflight.check_memory(config, model)
+    finish("check", chain.store.root, cluster_check.cluster_findings(nodes, chain_stages.ahead(chain)))
 
 
 def _stages(asked: ClusterCommand, order: Order) -> None:
@@ -436,7 +432,7 @@ def _stages(asked: ClusterCommand, order: Order) -> None:
     environment = next((job.runtime_env for job in own if not (job.metadata or {}).get(PART)), None)
     most = order.configs[0].resources.stages_at_once or ON_A_CLUSTER
     counts = run_as_jobs(replace(cluster, environment=environment or {}), order, most, "again" in asked.switches)
-    finish("stages", root_of(order.configs[0]), counts)
+    finish("stages", context.root_of(order.configs[0]), counts)
 
 
 def _times(job: object) -> dict[str, str]:

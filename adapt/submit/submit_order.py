@@ -8,10 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from adapt.chain.chain_file import read_chain, read_command, read_job
-from adapt.chain.chain_nodes import Node
-from adapt.chain.chain_stages import Chain, build_one
-from adapt.chain.sequential_study import built_chain, study_nodes
+from adapt.chain import chain_file, chain_nodes, chain_stages, sequential_study
 from adapt.config import Config, flat
 from adapt.job.job_run import Job
 from adapt.parse import parse
@@ -104,7 +101,7 @@ class Order:
     arguments: list[str]
     """Arguments of the program, without its verb."""
     configs: list[Config]
-    nodes: Mapping[str, Node] = field(default_factory=dict)
+    nodes: Mapping[str, chain_nodes.Node] = field(default_factory=dict)
     """Nodes of a chain, keyed by label. Each node comes after the nodes that it starts from."""
     job: Job | None = None
     """The job. None for a chain."""
@@ -155,12 +152,12 @@ class Order:
 def order_of(arguments: Sequence[str]) -> Order:
     """Parses arguments such as `FILE --only task=acl_arc --resources.workers 2`, or `--job dapt --config FILE …`."""
     if arguments and arguments[0].startswith("--"):
-        job, rest = read_job(arguments)
+        job, rest = chain_file.read_job(arguments)
         config = parse(rest, f"jobs/{job.name}.py", job.kind)
         return Order(config.name, _digest([(job.name, config)]), job.name, rest, [config], job=job)
-    command = read_command(["run", *arguments])
-    source = read_chain(command.file, command.let, command.common)
-    nodes = {node.label: node for node in study_nodes(source, command.only)}
+    command = chain_file.read_command(["run", *arguments])
+    source = chain_file.read_chain(command.file, command.let, command.common)
+    nodes = {node.label: node for node in sequential_study.study_nodes(source, command.only)}
     configs = [node.config for node in nodes.values()]
     taken = {label: f"{label} from {node.start}, {node.selected}, {node.tuned}" for label, node in nodes.items()}
     digest = _digest([(taken[label], node.config) for label, node in nodes.items()])
@@ -177,8 +174,8 @@ def _digest(named: Sequence[tuple[str, Config]]) -> str:
     return hashlib.sha256(json.dumps(content, default=repr).encode()).hexdigest()
 
 
-def chain_of(order: Order) -> Chain:
+def chain_of(order: Order) -> chain_stages.Chain:
     """Builds the stages of a submitted chain or job."""
     if order.job:
-        return build_one(order.job, order.configs[0])
-    return built_chain(list(order.nodes.values()), order.baseline, order.margin, order.rounds)
+        return chain_stages.build_one(order.job, order.configs[0])
+    return sequential_study.built_chain(list(order.nodes.values()), order.baseline, order.margin, order.rounds)

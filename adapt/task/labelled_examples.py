@@ -11,10 +11,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from adapt.config import TaskConfig
+from adapt.corpus.files import lines, manifest, records
 from adapt.corpus.files.formats import TABLES, Bad, fix_of, format_of
-from adapt.corpus.files.lines import TOO_LONG
-from adapt.corpus.files.manifest import expand_paths
-from adapt.corpus.files.records import Record, read_objects
 from adapt.support.errors import ConfigError, DataError
 from adapt.task.labels import check_labels, check_no_vector, check_no_written_list
 from adapt.terminal.console import log
@@ -22,7 +20,7 @@ from adapt.terminal.console import log
 NO_LABEL = Bad("no label")
 _TEXT_SETTINGS = ("text_field", "pair_field")
 _SETTINGS = (*_TEXT_SETTINGS, "label_field", "id_field")
-_REASONS = {TOO_LONG: Bad("longer than 32 MiB")}
+_REASONS = {lines.TOO_LONG: Bad("longer than 32 MiB")}
 """Reasons for leaving out a record, as messages show them, keyed by the reason that the file reader returns."""
 
 
@@ -56,7 +54,7 @@ def split_files(task: TaskConfig, split: str) -> list[str]:
     if not paths:
         raise ConfigError(f"task.{split} is empty", f"name its files: --task.{split} 'data/{split}.jsonl'")
     try:
-        return expand_paths(paths)
+        return manifest.expand_paths(paths)
     except DataError as error:
         raise DataError(f"task.{split}: {error.what}", error.fix) from error
 
@@ -103,9 +101,9 @@ def read_file(
         )
 
 
-def _objects(file: str) -> Iterator[tuple[int, Record]]:
+def _objects(file: str) -> Iterator[tuple[int, records.Record]]:
     try:
-        yield from read_objects(file)
+        yield from records.read_objects(file)
     except DataError as error:
         raise DataError(error.what, error.fix.replace("corpus.paths", "the task")) from error
 

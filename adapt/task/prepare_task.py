@@ -16,23 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from adapt.config import TaskConfig
+from adapt.corpus import shingles, text_profile
 from adapt.corpus.files.formats import Bad
-from adapt.corpus.shingles import normalised
-from adapt.corpus.text_profile import Legibility, count_sample
 from adapt.model.locate import Pretrained
 from adapt.model.tokenize.text_tokenizer import known_of
 from adapt.runner.files import write_atomically
 from adapt.support.errors import ConfigError
 from adapt.support.redact import redact
-from adapt.task.labelled_examples import (
-    Example,
-    check_split,
-    classes_of,
-    metric_of_task,
-    no_example,
-    read_file,
-    split_files,
-)
+from adapt.task import labelled_examples
 from adapt.task.labels import label_warnings
 from adapt.terminal.console import log
 
@@ -179,7 +170,7 @@ class Encoded:
 
 
 def encode(
-    examples: Sequence[Example],
+    examples: Sequence[labelled_examples.Example],
     kind: str,
     classes: Sequence[str],
     tokenizer: Any,
@@ -216,8 +207,8 @@ def encode(
 
 
 def _tokenized(
-    examples: Sequence[Example], kind: str, tokenizer: Any
-) -> Iterator[tuple[Example, list[int], list[int], list[tuple[int, int]]]]:
+    examples: Sequence[labelled_examples.Example], kind: str, tokenizer: Any
+) -> Iterator[tuple[labelled_examples.Example, list[int], list[int], list[tuple[int, int]]]]:
     """Yields each example with its token ids, its segments, and, for `tokens`, start and end of each token."""
     for start in range(0, len(examples), _BATCH):
         batch = examples[start : start + _BATCH]
@@ -264,14 +255,14 @@ def check_task(task: TaskConfig) -> None:
         )
     for split in SPLITS:
         is_usable, fault = False, ""
-        for file in split_files(task, split):
-            for place, example in read_file(task, file):
+        for file in labelled_examples.split_files(task, split):
+            for place, example in labelled_examples.read_file(task, file):
                 if not isinstance(example, Bad):
                     is_usable = True
                     break
                 fault = fault or f"; the first record is unusable: {place}: {example}"
         if not is_usable:
-            raise no_example(task, split, fault)
+            raise labelled_examples.no_example(task, split, fault)
 
 
 def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> TaskPrepared:
@@ -283,16 +274,16 @@ def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> Task
     """
     from adapt.model.tokenizer import load_text_tokenizer  # imported here, because it loads transformers
 
-    checked = {split: check_split(task, split) for split in SPLITS}
+    checked = {split: labelled_examples.check_split(task, split) for split in SPLITS}
     splits = {split: read.examples for split, read in checked.items()}
-    classes = classes_of(task.kind, splits)
+    classes = labelled_examples.classes_of(task.kind, splits)
     label_remarks = [redact(remark) for remark in label_warnings(task.kind, splits)]
     for remark in label_remarks:
         log(f"task {task.name}: {remark}")
     leaked, leaks = find_leaks(splits)
     tokenizer = load_text_tokenizer(pretrained)
-    sample = count_sample([_whole(example) for example in splits["train"]], known_of(tokenizer))
-    faults = Legibility.of(sample).faults()
+    sample = text_profile.count_sample([_whole(example) for example in splits["train"]], known_of(tokenizer))
+    faults = text_profile.Legibility.of(sample).faults()
     for fault in faults:
         log(f"task {task.name}: {fault}")
     encoded = {split: encode(examples, task.kind, classes, tokenizer) for split, examples in splits.items()}
@@ -300,7 +291,7 @@ def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> Task
         tokenized = encoded[split]
         ids = [example.id for example in examples]
         Split(ids, tokenized.tokens, tokenized.segments, tokenized.labels, leaked[split]).save(folder, split)
-    Facts(task.name, task.kind, classes, metric_of_task(task)).save(folder)
+    Facts(task.name, task.kind, classes, labelled_examples.metric_of_task(task)).save(folder)
     counts = {
         split: Counter(str(label) for example in examples for label in example.labels)
         for split, examples in splits.items()
@@ -322,12 +313,14 @@ def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> Task
     )
 
 
-def _whole(example: Example) -> str:
+def _whole(example: labelled_examples.Example) -> str:
     """Returns the text of an example. The two texts of a pair are joined by a space."""
     return f"{example.text} {example.pair or ''}"
 
 
-def find_leaks(splits: Mapping[str, Sequence[Example]]) -> tuple[dict[str, list[bool]], dict[str, int]]:
+def find_leaks(
+    splits: Mapping[str, Sequence[labelled_examples.Example]],
+) -> tuple[dict[str, list[bool]], dict[str, int]]:
     """Finds dev and test examples whose text is also in train. An empty text is never a leak.
 
     Returns:
@@ -351,7 +344,7 @@ def find_leaks(splits: Mapping[str, Sequence[Example]]) -> tuple[dict[str, list[
     return leaked, counts
 
 
-def find_repeats(train: Sequence[Example]) -> dict[str, int]:
+def find_repeats(train: Sequence[labelled_examples.Example]) -> dict[str, int]:
     """Counts repeated and contradicting examples in train.
 
     Returns:
@@ -367,11 +360,11 @@ def find_repeats(train: Sequence[Example]) -> dict[str, int]:
     }
 
 
-def _key(example: Example) -> str:
+def _key(example: labelled_examples.Example) -> str:
     """Returns a key that is equal for examples that differ only in case and spaces; "" for an empty example."""
-    text, pair = normalised(example.text), normalised(example.pair or "")
+    text, pair = shingles.normalised(example.text), shingles.normalised(example.pair or "")
     return f"{text}\n{pair}" if pair else text  # a normalised text contains no newline
 
 
-def _labels(example: Example) -> tuple[str, ...]:
+def _labels(example: labelled_examples.Example) -> tuple[str, ...]:
     return tuple(map(str, example.labels))

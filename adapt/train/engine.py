@@ -16,14 +16,13 @@ from deepspeed.utils import safe_get_local_fp32_param, safe_get_local_grad, safe
 
 from adapt.config import TrainingConfig
 from adapt.support.errors import TrainingError
+from adapt.train import deepspeed_parts, optimizer
 from adapt.train.capacity.memory import BUCKET
 from adapt.train.checkpoints.reshape import TAG, only_numbers, read_parameter, taken_apart
 from adapt.train.checkpoints.stored_checkpoints import STATE_FILE
-from adapt.train.deepspeed_parts import EngineParts, compile_no_collective
 from adapt.train.model_options import LossScale, Precision
-from adapt.train.optimizer import build_optimizer, set_learning_rate
 
-compile_no_collective()
+deepspeed_parts.compile_no_collective()
 # hides warnings that DeepSpeed triggers several times per step
 warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
 
@@ -76,7 +75,7 @@ class Engine:
         self.max_norm = training.max_gradient_norm
         self._has_changed = False
         self.zero_stage = zero_stage
-        self._adamw = build_optimizer(model, training, zero_stage > 0, splits_head)
+        self._adamw = optimizer.build_optimizer(model, training, zero_stage > 0, splits_head)
         names = {parameter: name for name, parameter in model.named_parameters()}
         self._trained = {names[p]: p for group in self._adamw.param_groups for p in group["params"]}
         # counted before ZeRO divides the parameters
@@ -86,7 +85,7 @@ class Engine:
             optimizer=self._adamw,
             config=zero_config(self.max_norm, zero_stage, precision, micro_batch, accumulation, offload),
         )
-        self._inside = EngineParts(self._engine, zero_stage, offload != "none", self._trained.values())
+        self._inside = deepspeed_parts.EngineParts(self._engine, zero_stage, offload != "none", self._trained.values())
         self._set_scale(LossScale() if precision == "fp16" else None)
 
     def _set_scale(self, scale: LossScale | None) -> None:
@@ -145,7 +144,7 @@ class Engine:
             TrainingError: the norm is not finite. With fp16, it is not finite even at the smallest loss scale. The
                 weights are unchanged.
         """
-        set_learning_rate(self._engine.optimizer.param_groups, learning_rate, head_alone)
+        optimizer.set_learning_rate(self._engine.optimizer.param_groups, learning_rate, head_alone)
         at_boundary = self._engine.is_gradient_accumulation_boundary()
         norm = self._clip() if at_boundary and self.zero_stage == 0 else 0.0
         self._engine.step()

@@ -22,8 +22,7 @@ from adapt.ray.runtime import causes, find_ours, lacks_memory, was_killed_for_me
 from adapt.runner.files import storage_error, write_atomically
 from adapt.support.errors import AdaptError, DeviceMemoryError, StallError, StorageError, TrainingError
 from adapt.support.stall_watch import STALLS, blamed, read_stalls
-from adapt.train.restarts import workers_failed
-from adapt.train.schedule import smaller_micro_batch
+from adapt.train import restarts, schedule
 
 _STATED_S = 30.0
 """Maximum wait for the watcher's report of a stall, after Ray has reported that a rank does not answer [s]."""
@@ -95,7 +94,7 @@ def as_ours(error: BaseException, folder: Path) -> AdaptError:
     """Converts the error that ended a training run to an AdaptError."""
     if ours := find_ours(error) or known(error, folder):
         return ours
-    return workers_failed(failure_text(error))
+    return restarts.workers_failed(failure_text(error))
 
 
 def ranks_of(error: BaseException) -> Mapping[int, BaseException]:
@@ -185,7 +184,7 @@ def _short(message: str) -> str:
 def takes_less(training: TrainingConfig, workers: Workers, sequences: int) -> str:
     """Returns a change of the configuration that needs less memory, as a fix for an error message."""
     if sequences > 1:
-        return f"set training.micro_batch to {smaller_micro_batch(training, workers, sequences)}"
+        return f"set training.micro_batch to {schedule.smaller_micro_batch(training, workers, sequences)}"
     if not training.gradient_checkpointing:
         return "set training.gradient_checkpointing to true"
     return "raise resources.zero_stage, take more workers, or shorten training.sequence_length"

@@ -10,11 +10,9 @@ import torch.distributed as dist
 
 from adapt.method.collectives import among_hosts
 from adapt.model.size import ModelSize
+from adapt.train import held_time, training_run, worker_process
 from adapt.train.capacity.device import matmul_rate
 from adapt.train.capacity.flops import Workload, training_flops
-from adapt.train.held_time import add_seconds, counted_seconds
-from adapt.train.training_run import Progress
-from adapt.train.worker_process import CORE_WAIT, CoreWait
 
 
 class Meter:
@@ -25,11 +23,11 @@ class Meter:
         steps: number of steps of the run.
     """
 
-    def __init__(self, progress: Progress, steps: int) -> None:
+    def __init__(self, progress: training_run.Progress, steps: int) -> None:
         self.progress = progress
         self.steps = steps
         self._world = dist.get_world_size()
-        self._cores = CoreWait()
+        self._cores = worker_process.CoreWait()
         self._clear()
 
     def _clear(self) -> None:
@@ -40,7 +38,7 @@ class Meter:
 
     def start(self) -> None:
         """Starts the clock of a step."""
-        self._started, self._counted = time.perf_counter(), counted_seconds()
+        self._started, self._counted = time.perf_counter(), held_time.counted_seconds()
 
     def stop(self, loss: torch.Tensor, tokens: int, wait: float, is_skipped: bool = False) -> None:
         """Adds a step's time, loss and tokens to the counts. Call it after the optimizer's step.
@@ -64,9 +62,9 @@ class Meter:
         progress.seconds += seconds
         progress.data_wait_seconds += wait
         progress.device_seconds += seconds * self._world
-        inside = counted_seconds() - self._counted
-        add_seconds("data wait", wait)
-        add_seconds("steps", seconds - wait - inside)
+        inside = held_time.counted_seconds() - self._counted
+        held_time.add_seconds("data wait", wait)
+        held_time.add_seconds("steps", seconds - wait - inside)
 
     def report(self) -> dict[str, Any]:
         """Averages the metrics of the steps since the last report. All ranks must call it.
@@ -91,7 +89,7 @@ class Meter:
         longest = torch.tensor(-1.0 if share is None else share)  # the value is negative if no rank has a measurement
         dist.all_reduce(longest, dist.ReduceOp.MAX, group=among_hosts())
         if longest >= 0:
-            values[CORE_WAIT] = longest.item()
+            values[worker_process.CORE_WAIT] = longest.item()
         self._clear()
         return values
 

@@ -20,8 +20,7 @@ from urllib.parse import urlsplit
 
 from adapt.config import TrackingConfig, flat
 from adapt.runner.files import lines_in, write_atomically
-from adapt.support.errors import ConfigError
-from adapt.support.redact import has_password, redacted
+from adapt.support import errors, redact
 from adapt.terminal.console import duration, log
 from adapt.terminal.live import Display, display
 from adapt.train.stopping import DEV
@@ -57,8 +56,8 @@ def check_trackers(tracking: TrackingConfig) -> None:
     Raises:
         ConfigError: a package is not installed, or MLflow's address contains a password, which messages would show.
     """
-    if tracking.mlflow_uri and has_password(tracking.mlflow_uri):
-        raise ConfigError(
+    if tracking.mlflow_uri and redact.has_password(tracking.mlflow_uri):
+        raise errors.ConfigError(
             "tracking.mlflow_uri holds a password",
             "leave user and password out of the address; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in"
             " the environment",
@@ -68,7 +67,7 @@ def check_trackers(tracking: TrackingConfig) -> None:
         ("wandb_project", tracking.wandb_project, "wandb"),
     ):
         if value and importlib.util.find_spec(package) is None:
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"tracking.{field} is set but {package} is not installed", f"pip install 'dontstop[{package}]'"
             )
 
@@ -149,7 +148,7 @@ def _name(job: TrainingRun, step: int) -> str:
 def _settings(job: TrainingRun) -> dict[str, Any]:
     """Returns the configuration as flat values, without the section `tracking` and without secrets."""
     settings = {name: value for name, value in flat(job.config).items() if not name.startswith("tracking.")}
-    return dict(redacted({name: _shown(value) for name, value in settings.items()}))
+    return dict(redact.redacted({name: _shown(value) for name, value in settings.items()}))
 
 
 def _shown(value: Any) -> Any:

@@ -7,8 +7,7 @@ import torch.distributed as dist
 from torch import nn
 
 from adapt.config import TrainingConfig
-from adapt.model.masked_updates import has_held_rows
-from adapt.model.trainable import rate_factors
+from adapt.model import masked_updates, trainable
 
 FACTOR = "rate_factor"
 """Key in a parameter group: factor by which the step's learning rate is multiplied for this group."""
@@ -33,7 +32,7 @@ def build_optimizer(
     embeddings = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
     spared = set() if training.decay_embeddings else embeddings
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    spared |= {parameter for parameter in trained if has_held_rows(parameter)}
+    spared |= {parameter for parameter in trained if masked_updates.has_held_rows(parameter)}
     decays = [training.weight_decay if p.ndim >= 2 and p not in spared else 0.0 for p in trained]
     factors = _rate_factors(model, training)
     heads = head_parameters(model) if splits_head else set()
@@ -68,7 +67,7 @@ def _rate_factors(model: Any, training: TrainingConfig) -> dict[nn.Parameter, fl
     if training.embedding_rate == training.layer_decay == 1:
         return {}
     named = dict(model.named_parameters())
-    factors = rate_factors(named, model.config.model_type, training)
+    factors = trainable.rate_factors(named, model.config.model_type, training)
     return {parameter: factors[name] for name, parameter in named.items()}
 
 

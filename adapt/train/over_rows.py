@@ -12,8 +12,7 @@ import ray
 from adapt.config import Config, most_of
 from adapt.ray.node_files import OnNode, call
 from adapt.ray.runtime import gpus_per_worker, hide_unreserved_gpus, user_errors
-from adapt.train.failure import takes_less
-from adapt.train.worker_process import use_threads
+from adapt.train import failure, worker_process
 
 if TYPE_CHECKING:
     import torch
@@ -54,7 +53,7 @@ def over_rows(function: OnRows[R], batches: Share, config: Config, sequences: in
     task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(call)
 
     def done(precision: str) -> Sequence[tuple[R, float, str]]:
-        with user_errors(takes_less(config.training, resources.workers, sequences), sequences):
+        with user_errors(failure.takes_less(config.training, resources.workers, sequences), sequences):
             shares = [batches[number::workers] for number in range(workers)]
             shared_by = workers * resources.trainings
             return list(
@@ -88,6 +87,6 @@ def on_device(function: OnRows[R], share: Share, precision: str, shared_by: int)
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":
-        use_threads(shared_by=shared_by)
+        worker_process.use_threads(shared_by=shared_by)
     chosen = resolve(precision, device)
     return function(device, chosen, share), time.monotonic() - start, chosen

@@ -30,8 +30,7 @@ from ray.train.torch import TorchConfig
 from ray.util import get_current_placement_group, remove_placement_group
 from ray.util.placement_group import PlacementGroup
 
-from adapt.support import stall_watch
-from adapt.support.errors import StallError
+from adapt.support import errors, stall_watch
 from adapt.support.heartbeat import Limits, beat, begin_watch
 from adapt.support.stall_watch import IDLE
 from adapt.train.failure import failure_text, is_unanswered, known, new_stalls, stall_error, stalls_in
@@ -129,7 +128,7 @@ def watch_ranks(worker_group: Any, folder: Path, limits: Limits) -> None:
         names = [
             f"rank {rank} on {place.hostname} (process {place.pid})" for rank, place in zip(silent, places, strict=True)
         ]
-        raise StallError(
+        raise errors.StallError(
             f"{' and '.join(names)} did not answer within {_ANSWER_S:.0f} s after starting, so dontstop could not begin"
             " to watch for stalls",
             "check whether a signal has stopped the process (state T in /proc), and how busy its machine is; then run"

@@ -30,13 +30,11 @@ from adapt.support.heartbeat import DATA_WAIT, FLOOR_S, Limits, beat
 from adapt.support.schema import END_FILE
 from adapt.terminal import library
 from adapt.terminal.console import log
-from adapt.train import failure
+from adapt.train import failure, held_time, schedule
 from adapt.train.checkpoints.stored_checkpoints import Sealing, mend_run, newest_whole, prune, sealed_run, step_of
-from adapt.train.held_time import HeldTime, holding
 from adapt.train.metric_trackers import following
 from adapt.train.rank_group import RankGroupConfig, UnwatchedStarts, free_reserved
 from adapt.train.restarts import RestartLog, RestartRules, without
-from adapt.train.schedule import worlds
 from adapt.train.training_run import CHECKPOINTS, METRICS_FILE, NOTICE_FILE, PROGRESS_FILE, WISH_FILE, TrainingRun, tell
 
 _WIDTH = 300
@@ -325,17 +323,17 @@ def launch(job: TrainingRun) -> dict[str, Any]:
     folder, config = Path(job.folder), job.config
     kept = max(config.training.keep_checkpoints, 1)
     (folder / END_FILE).unlink(missing_ok=True)
-    told, sizes = {"job": job}, worlds(config.training, config.resources.workers)
+    told, sizes = {"job": job}, schedule.worlds(config.training, config.resources.workers)
     limits = Limits.of_rank(
         config.resources.stall_s,
         FLOOR_S * (10 if config.training.compile else 1),  # with torch.compile, any step may compile the model again
         frozenset({DATA_WAIT} if job.online else ()),
     )
     run = RankedRun(train_loop_per_worker, told, folder, job.run_name, config.resources, sizes, kept, limits)
-    with failure.memory_kills(config, folder), holding(folder, sizes[0], waits=not runtime.is_own_ray()):
+    with failure.memory_kills(config, folder), held_time.holding(folder, sizes[0], waits=not runtime.is_own_ray()):
         on_all_ranks(run)
     counts = json.loads((folder / PROGRESS_FILE).read_text())
-    return {**counts, "restarts": RestartLog(folder).restarts(), "held": HeldTime.load(folder)}
+    return {**counts, "restarts": RestartLog(folder).restarts(), "held": held_time.HeldTime.load(folder)}
 
 
 def train_loop_per_worker(config: dict[str, Any]) -> None:

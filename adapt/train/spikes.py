@@ -15,12 +15,10 @@ from statistics import median
 import numpy as np
 
 from adapt.config import TrainingConfig
-from adapt.corpus.sample_order import samples
-from adapt.corpus.token_shards import TokenStream
+from adapt.corpus import sample_order, token_shards
 from adapt.ray.node_files import at_home
 from adapt.runner.files import add_line
-from adapt.support.errors import TrainingError
-from adapt.support.schema import SHARD_GLOB
+from adapt.support import errors, schema
 from adapt.train.training_run import Progress, TrainingRun, tell
 
 SPIKES_FILE = "spikes.jsonl"
@@ -123,7 +121,7 @@ class SpikeWatch:
             data = f"{most} steps before it were skipped too (training.max_spikes); {data}"
         else:
             return
-        raise TrainingError(
+        raise errors.TrainingError(
             f"step {spike.step} is a spike: {spike.why}; text of the step: {data}",
             f"{fix}; the last checkpoint is intact",
         )
@@ -168,12 +166,12 @@ class SpikeText:
         training, number = self.job.config.training, step - 1
         stretch = next((each for each in self.job.stretches if each.first <= number < each.last), None)
         if stretch is None:
-            return {"the stream": (samples(number, 0, 1, training.global_batch_size).tolist(), [])}
-        places = stretch.mixture.locate(samples(number, 0, 1, stretch.global_batch_size) + stretch.shift)
+            return {"the stream": (sample_order.samples(number, 0, 1, training.global_batch_size).tolist(), [])}
+        places = stretch.mixture.locate(sample_order.samples(number, 0, 1, stretch.global_batch_size) + stretch.shift)
         located: dict[str, tuple[list[int], list[tuple[int, int]]]] = {}
         for source in np.unique(places.sources):
             rows, folder = sorted(places.rows[places.sources == source].tolist()), Path(self.job.corpora[source])
-            stream, length = TokenStream.open(folder, SHARD_GLOB), stretch.sequence_length
+            stream, length = token_shards.TokenStream.open(folder, schema.SHARD_GLOB), stretch.sequence_length
             ranges = {stream.documents_in(row * length, (row + 1) * length) for row in rows}
             located[f"{folder.parent.name}/{folder.name}"] = rows, sorted(ranges)
         return located

@@ -22,9 +22,8 @@ from adapt.corpus.token_shards import Columns
 from adapt.method.base import Method, Setting
 from adapt.method.table import method_of
 from adapt.model.architecture import WHY
-from adapt.model.packing.isolation import see_only_earlier
+from adapt.model.packing import isolation, padded
 from adapt.model.packing.packed import Packed
-from adapt.model.packing.padded import every_document_rows
 from adapt.model.size import model_size
 from adapt.model.start import MODEL_FOLDER
 from adapt.model.tokenizer import load_tokenizer
@@ -37,22 +36,16 @@ from adapt.runner.files import folder_aside, share_with_group, write_atomically
 from adapt.runner.record import load_record
 from adapt.support.heartbeat import beat, slowest_start, watched_to_the_end
 from adapt.terminal.console import log_values
+from adapt.train import failure, held_time, metric_trackers, model_options, spikes
 from adapt.train.capacity.flops import added_work, mean_length, summed_sizes, workload
 from adapt.train.capacity.micro_batch import RankPlace, passes
+from adapt.train.checkpoints import checkpoint, requested_checkpoints, stored_checkpoints
 from adapt.train.checkpoints.branch import BRANCHES
-from adapt.train.checkpoints.checkpoint import Checkpoints
-from adapt.train.checkpoints.requested_checkpoints import CheckpointRequests
-from adapt.train.checkpoints.stored_checkpoints import Sealing
 from adapt.train.engine import Engine
-from adapt.train.failure import memory_errors, note_pass, portable_errors
-from adapt.train.held_time import HeldLog, spent_on
 from adapt.train.loop import Loop
 from adapt.train.meter import Utilization, peak_memory
-from adapt.train.metric_trackers import Trackers
-from adapt.train.model_options import agreed_precision, apply_options, freeze
 from adapt.train.points import Place, Points
 from adapt.train.restarts import RestartLog
-from adapt.train.spikes import SpikeText
 from adapt.train.training_run import CARRIED, CHECKPOINTS, PROGRESS_FILE, Progress, TrainingRun, tell
 from adapt.train.worker_process import die_with_parent, only_run, use_threads
 
@@ -60,7 +53,7 @@ _LARGE = (f"{CHECKPOINTS}/", f"{BRANCHES}/", f"{MODEL_FOLDER}/", f"{CARRIED}/")
 """Folders of the stage whose files ranks do not read. The only exception is the checkpoint that a rank loads."""
 
 
-def train_rank(job: TrainingRun, sealing: Sealing) -> None:
+def train_rank(job: TrainingRun, sealing: stored_checkpoints.Sealing) -> None:
     """Runs one rank from start to end.
 
     All errors are raised. Otherwise, other ranks would wait for this rank. Ray Train ends all ranks after an error.
@@ -72,48 +65,48 @@ def train_rank(job: TrainingRun, sealing: Sealing) -> None:
     folder = Path(job.folder)
     stage = f"{folder.parent.name}/{folder.name}"
     beat("waiting for the files of the stage", patient=True)
-    with log_values(stage=stage, rank=rank), portable_errors(), on_node(folder, leaves=_LARGE):
+    with log_values(stage=stage, rank=rank), failure.portable_errors(), on_node(folder, leaves=_LARGE):
         share_with_group(folder.parent.parent)
         with only_run(folder, rank), watched_to_the_end():
             _train(job, rank, sealing)
 
 
-def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
+def _train(job: TrainingRun, rank: int, sealing: stored_checkpoints.Sealing) -> None:
     beat("loading the model")
     parts = RankParts.of(job)
     folder = Path(job.folder)
     if rank == 0:
-        at_home(folder, note_pass, folder, parts.resources["micro_batch"])
+        at_home(folder, failure.note_pass, folder, parts.resources["micro_batch"])
     engine, method = parts.loop.engine, parts.loop.method
     method.begin(engine)
     run_folder, branch = folder / CHECKPOINTS / job.run_name, job.branch_step
     points = parts.loop.points
-    checkpoints = Checkpoints(engine, method, run_folder, sealing, folder / BRANCHES, branch, points)
+    checkpoints = checkpoint.Checkpoints(engine, method, run_folder, sealing, folder / BRANCHES, branch, points)
     beat("loading the checkpoint", patient=True)
     progress, restarts = checkpoints.load(), RestartLog(folder)
     beat("starting to read the corpus", patient=True)
     nodes, starts = rank_nodes(), _starts()
     if rank == 0:
         at_home(folder, restarts.group_began, progress.step, [node for node, _ in nodes], dict(nodes))
-    loop = replace(parts.loop, spike_text=SpikeText(job))
+    loop = replace(parts.loop, spike_text=spikes.SpikeText(job))
     if rank == 0:
         loop = replace(loop, reached=partial(_reach, folder, restarts, starts))
     with checkpoints.arriving():
         feeding = open_feed(job, progress.step, parts.loop.objective)
-        with Trackers(job, progress.step, active=rank == 0) as trackers, feeding as batches:
+        with metric_trackers.Trackers(job, progress.step, active=rank == 0) as trackers, feeding as batches:
 
             def report(metrics: dict[str, Any]) -> None:
                 trackers.log(parts.report(metrics))
 
             def save(reached: Progress) -> None:
-                with spent_on("checkpoint"):
+                with held_time.spent_on("checkpoint"):
                     checkpoints.save(reached)
                 parts.loop.held.record(reached.step)
 
             if rank == 0:
                 batches = _with_padding_told(batches, parts, folder)
             workers, size = job.config.resources.workers, parts.resources["micro_batch"]
-            with memory_errors(job.config.training, workers, size, lambda: progress.step):
+            with failure.memory_errors(job.config.training, workers, size, lambda: progress.step):
                 loop.run(batches, progress, report, save)
         beat("export", patient=True)
         state = points.result(progress) if points else method.merge(parts.loop.objective.exported(engine.full_state()))
@@ -170,7 +163,7 @@ class RankParts:
         training, world = config.training, context.get_world_size()
         local_workers, trainings = context.get_local_world_size(), config.resources.trainings
         device = rank_device(local_workers, trainings)
-        precision = agreed_precision(training.precision, device)
+        precision = model_options.agreed_precision(training.precision, device)
 
         start, method = job.pretrained, method_of(config)
         tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
@@ -181,10 +174,10 @@ class RankParts:
         assert setting.load
         model: Any = method.prepare_model(setting.load(start.model), setting)
         objective.prepare(model)
-        freeze(model, training)
+        model_options.freeze(model, training)
         model.train().to(device)
-        apply_options(model, training, device)
-        for each in every_document_rows(model) if config.resources.zero_stage == 3 else ():
+        model_options.apply_options(model, training, device)
+        for each in padded.every_document_rows(model) if config.resources.zero_stage == 3 else ():
             each.compute_at_once()
         number = job.number or 1
         records = [load_record(Path(folder)) for folder in job.corpora]
@@ -198,7 +191,7 @@ class RankParts:
         parameters = sum(parameter.numel() for parameter in model.parameters())  # before ZeRO divides the parameters
         zero_stage, offload = config.resources.zero_stage, config.resources.offload
         engine = Engine(model, training, zero_stage, precision, size, accumulation, offload, job.head_warmup > 0)
-        wishes = CheckpointRequests(context.get_world_rank() == 0, folder, not is_own_ray())
+        wishes = requested_checkpoints.CheckpointRequests(context.get_world_rank() == 0, folder, not is_own_ray())
         points = None
         if job.measures:
             here = Place(config, tokenizer, device, size, context.get_world_rank(), world)
@@ -217,7 +210,7 @@ class RankParts:
             job.head_warmup,
             job.first_step,
             points=points,
-            held=HeldLog(folder if context.get_world_rank() == 0 else None, world),
+            held=held_time.HeldLog(folder if context.get_world_rank() == 0 else None, world),
         )
         on_gpu_name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
         resources = {
@@ -232,7 +225,7 @@ class RankParts:
             "compile": training.compile,
             "device": on_gpu_name or f"CPU, {torch.get_num_threads()} threads",
             "parameters": parameters,
-            "documents": next((rows.way for rows in every_document_rows(model)), "packed"),
+            "documents": next((rows.way for rows in padded.every_document_rows(model)), "packed"),
             "padding": None,
         }
         utilization = None
@@ -283,7 +276,7 @@ def _with_padding_told(batches: Iterator[Columns], parts: RankParts, folder: Pat
     The padding is measured on the rank's part of the first global batch, and is also written to the stage's record.
     """
     loop = parts.loop
-    rows = next(iter(every_document_rows(loop.engine.model.module)), None)
+    rows = next(iter(padded.every_document_rows(loop.engine.model.module)), None)
     if rows and (first := next(batches, None)):
         batch, size, device = Batch.of(first), loop.micro_batch, loop.engine.device
         packed = (
@@ -323,7 +316,7 @@ def method_setting(job: TrainingRun, method: Method, device: torch.device, world
         place = start if folder == start.model else start.at(folder)
         model = kind.load(place, options, config.model.attention_dropout)
         if sees_only_earlier(config.objective):
-            see_only_earlier(model)
+            isolation.see_only_earlier(model)
         return model
 
     carried = start.model.parent / CARRIED

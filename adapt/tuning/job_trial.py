@@ -29,9 +29,8 @@ from adapt.stage.domain_sequence import Sequence as DomainSequence
 from adapt.stage.finetuning import Finetune, Scores, task_of, tasks_in
 from adapt.stage.train import Train
 from adapt.statistics.seeds import spread
+from adapt.support import errors, redact
 from adapt.support.better import better_directions
-from adapt.support.errors import ClusterError, DeviceMemoryError
-from adapt.support.redact import redacted
 from adapt.task.labelled_examples import split_files
 from adapt.train.capacity.device import has_gpu
 from adapt.train.capacity.forecast import may_fit
@@ -224,14 +223,14 @@ def check_trial_resources(config: Config, trial: Trial) -> None:
     cpus, gpus = config.finetune.cpus_per_seed, config.finetune.gpus_per_seed
     try:
         await_resources(replace(config.resources, workers=1, cpus_per_worker=cpus, gpus_per_worker=gpus))
-    except ClusterError as error:
-        raise ClusterError(error.what, "lower finetune.cpus_per_seed or finetune.gpus_per_seed") from error
+    except errors.ClusterError as error:
+        raise errors.ClusterError(error.what, "lower finetune.cpus_per_seed or finetune.gpus_per_seed") from error
 
 
 MICRO_BATCH, FINETUNE_MICRO_BATCH = "training.micro_batch", "finetune.micro_batch"
 
 
-def with_fewer(config: Config, error: DeviceMemoryError) -> dict[str, int]:
+def with_fewer(config: Config, error: errors.DeviceMemoryError) -> dict[str, int]:
     """Returns the next smaller size of micro-batches after a device ran out of memory, keyed by configuration field.
 
     Args:
@@ -298,7 +297,7 @@ def settings_of(config: Config, job: Job) -> dict[str, Any]:
 
 def as_file(settings: Mapping[str, Any]) -> str:
     """Returns settings as the text of a YAML file for the option `--config`. Credentials in addresses are removed."""
-    shown = redacted(dict(settings))
+    shown = redact.redacted(dict(settings))
     note = (
         ""
         if shown == settings

@@ -16,10 +16,8 @@ from adapt.job import JOBS, job_of
 from adapt.job.job_run import Job, run_stages
 from adapt.parse import parse
 from adapt.parse.command_line import read_given
-from adapt.runner import Finished, Store, ensure
+from adapt.runner import Finished, Store, ensure, mirror, notifications
 from adapt.runner.digest import Digests
-from adapt.runner.mirror import upload_results
-from adapt.runner.notifications import notifying
 from adapt.runner.record import RECORD_FILE
 from adapt.runner.stage import canonical, everything
 from adapt.show.blocks import Block, Table, TextBlock, first_sentence
@@ -219,7 +217,7 @@ def run_search(search: Search) -> SearchRun:
             "a search does not support resources.budget", "set tune.budget_device_hours, which limits the trials"
         )
     check_search(search, store)
-    with notifying(search.config.notify, f"tune {search.name}") as finished:
+    with notifications.notifying(search.config.notify, f"tune {search.name}") as finished:
         will_run = store.record_of(search) is None
         run = _search_and_confirm(search, store)
         if will_run:
@@ -247,7 +245,7 @@ def _report(search: Search, entries: list[Entry], store: Store) -> Path:
         from adapt.show.report.report_page import write_report
 
         write_report(Study(search.name, "base", entries), folder)
-        upload_results(folder)
+        mirror.upload_results(folder)
     return page
 
 

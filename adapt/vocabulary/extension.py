@@ -25,8 +25,7 @@ from adapt.model.model_card import card_code, card_text, front_matter, loading_c
 from adapt.model.tokenizer import load_config, load_tokenizer, read_tokenizer
 from adapt.runner.files import write_atomically
 from adapt.support.errors import DataError, ModelError
-from adapt.vocabulary import analysis, new_rows
-from adapt.vocabulary.trimming import Trimmed, keep_rows, with_new_ids
+from adapt.vocabulary import analysis, new_rows, trimming
 from adapt.vocabulary.vocabulary_results import Extended
 from adapt.vocabulary.word_reader import CountedWord, WordReader
 
@@ -338,7 +337,7 @@ def pieces_in(words: Iterable[CountedWord], reader: WordReader) -> int:
 
 
 @safeguards.one_at_a_time
-def write_trimmed(pretrained: Pretrained, trimmed: Trimmed, causal: bool, folder: Path) -> int:
+def write_trimmed(pretrained: Pretrained, trimmed: trimming.Trimmed, causal: bool, folder: Path) -> int:
     """Writes the model and the tokenizer without the dropped tokens, and returns the number of removed parameters.
 
     For the arguments see `write_extended`.
@@ -347,11 +346,11 @@ def write_trimmed(pretrained: Pretrained, trimmed: Trimmed, causal: bool, folder
         ModelError: config.json names a special token that trimming would remove, or the model cannot be loaded.
     """
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
-    settings = with_new_ids(read_json(pretrained.model / CONFIG), trimmed)
+    settings = trimming.with_new_ids(read_json(pretrained.model / CONFIG), trimmed)
     write_atomically(folder / CONFIG, json.dumps(settings, indent=2))
     model = load.load_model(pretrained.model, causal, pretrained.trust_remote_code)
     before = model.num_parameters()
-    keep_rows(model, trimmed.kept)
+    trimming.keep_rows(model, trimmed.kept)
     save_tokenizer(tokenizer, trimmed.backend, folder, pretrained.trust_remote_code)
     load.save_model(folder, model.state_dict(), load_tokenizer(folder), folder, pretrained.trust_remote_code)
     return before - model.num_parameters()

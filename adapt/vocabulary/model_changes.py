@@ -14,26 +14,15 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from adapt.config import Config, VocabularyConfig
-from adapt.model import load, safeguards
+from adapt.model import load, safeguards, tokenize
 from adapt.model.locate import CONFIG, Pretrained, read_json
 from adapt.model.size import ALIASES
-from adapt.model.tokenize.piece_tokenizer import IDS
-from adapt.model.tokenize.text_tokenizer import QuickTokenizer
 from adapt.model.tokenizer import load_config, load_text_tokenizer, load_tokenizer
 from adapt.runner.files import write_atomically
 from adapt.support.errors import DataError, ModelError
 from adapt.terminal.console import log
-from adapt.vocabulary import analysis, trimming
+from adapt.vocabulary import analysis, extension, trimming, vocabulary_results
 from adapt.vocabulary.analysis import parameters_and_compute
-from adapt.vocabulary.extension import (
-    Reached,
-    build_reached,
-    pieces_in,
-    tokens_to_add,
-    write_extended,
-    write_trimmed,
-)
-from adapt.vocabulary.vocabulary_results import Extended, TrimmedVocabulary, empty_corpus
 from adapt.vocabulary.word_reader import CountedWord, WordReader, count_chunks, count_words
 
 SHOWN = 30
@@ -51,7 +40,7 @@ def extend_model(
     domains: Sequence[str],
     general: Iterator[str] | None,
     folder: Path,
-) -> tuple[Extended, list[dict[str, Any]]]:
+) -> tuple[vocabulary_results.Extended, list[dict[str, Any]]]:
     """Chooses words, rebuilds the tokenizer with them, adds rows to the model, and writes it without a model card.
 
     Args:
@@ -79,17 +68,19 @@ def extend_model(
         found = analysis.from_file(Path(asked.candidates), words, reader, tokenizer.all_special_tokens)
     else:
         found = _candidates(asked, words, reader, tokenizer, texts, general)
-    number = len(found) if is_listed else tokens_to_add(asked.size, found, len(tokenizer))
+    number = len(found) if is_listed else extension.tokens_to_add(asked.size, found, len(tokenizer))
     if number > len(found):
         log(f"{number:,} new tokens are configured (vocabulary.size), but only {len(found):,} words can become tokens")
-    reached = build_reached(tokenizer.backend_tokenizer, found[:number], [*words, *(found if is_listed else [])])
+    reached = extension.build_reached(
+        tokenizer.backend_tokenizer, found[:number], [*words, *(found if is_listed else [])]
+    )
     share = asked.module_share if asked.module else None
     causal = config.objective.kind == "causal"
-    rows = write_extended(start, reached.rebuilt, asked.init, config.seed, causal, folder, donor, share)
+    rows = extension.write_extended(start, reached.rebuilt, asked.init, config.seed, causal, folder, donor, share)
     count, before = sum(word.count for word in words), sum(word.count * len(word.pieces) for word in words)
-    after = pieces_in(words, WordReader(reached.rebuilt.backend))
+    after = extension.pieces_in(words, WordReader(reached.rebuilt.backend))
     parameters, compute = parameters_and_compute(start.model, folder, config, 1 - after / before)
-    extended = Extended(
+    extended = vocabulary_results.Extended(
         words=len(reached.chosen) - len(reached.rebuilt.left_out),
         steps=len(reached.rebuilt.steps),
         vocabulary=len(tokenizer) + len(reached.rebuilt.added),
@@ -136,11 +127,13 @@ def _words(reader: WordReader, texts: Iterable[str], domains: Iterable[str]) -> 
     """Counts the words of some texts. Raises an error that names the domains if there are no words."""
     words = count_words(count_chunks(texts)[0], reader)
     if not words:
-        raise empty_corpus(", ".join(domains))
+        raise vocabulary_results.empty_corpus(", ".join(domains))
     return words
 
 
-def _described(reached: Reached, tokenizer: PreTrainedTokenizerFast, reader: WordReader) -> Iterator[dict[str, Any]]:
+def _described(
+    reached: extension.Reached, tokenizer: PreTrainedTokenizerFast, reader: WordReader
+) -> Iterator[dict[str, Any]]:
     """Yields a description of each new token: id, old pieces and, if the token is a word, number of occurrences."""
     words = {word.word: word for word in reached.chosen}
     for token, number in reached.rebuilt.added.items():
@@ -152,7 +145,7 @@ def _described(reached: Reached, tokenizer: PreTrainedTokenizerFast, reader: Wor
 
 def trim_model(
     config: Config, start: Pretrained, texts: Iterator[str], domains: Sequence[str], folder: Path
-) -> TrimmedVocabulary:
+) -> vocabulary_results.TrimmedVocabulary:
     """Writes a model without the tokens that some texts never use.
 
     Args:
@@ -166,16 +159,16 @@ def trim_model(
         DataError: there is no text.
         ModelError: the tokenizer or the model cannot be trimmed, or would lose a special token.
     """
-    quick, used = QuickTokenizer(load_text_tokenizer(start).backend_tokenizer), set[int]()
+    quick, used = tokenize.text_tokenizer.QuickTokenizer(load_text_tokenizer(start).backend_tokenizer), set[int]()
     while some := list(islice(texts, TOGETHER)):
-        used.update(np.unique(np.concatenate(quick(some).lists(IDS))).tolist())
+        used.update(np.unique(np.concatenate(quick(some).lists(tokenize.piece_tokenizer.IDS))).tolist())
     if not used:
-        raise empty_corpus(", ".join(domains))
+        raise vocabulary_results.empty_corpus(", ".join(domains))
     tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
     trimmed = trimming.trim_tokenizer(tokenizer.backend_tokenizer, used, tokenizer.all_special_ids)
-    removed = write_trimmed(start, trimmed, config.objective.kind == "causal", folder)
+    removed = extension.write_trimmed(start, trimmed, config.objective.kind == "causal", folder)
     compute = parameters_and_compute(start.model, folder, config, 0.0)[1]
-    return TrimmedVocabulary(len(tokenizer), len(trimmed.kept), len(used), removed, compute)
+    return vocabulary_results.TrimmedVocabulary(len(tokenizer), len(trimmed.kept), len(used), removed, compute)
 
 
 DIMENSIONS = {

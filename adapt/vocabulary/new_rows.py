@@ -27,8 +27,7 @@ from adapt.config import Config
 from adapt.model import load, safeguards, states
 from adapt.model.locate import Pretrained
 from adapt.model.packing.packed import Packed
-from adapt.model.tokenize.piece_tokenizer import IDS
-from adapt.model.tokenize.text_tokenizer import QuickTokenizer
+from adapt.model.tokenize import piece_tokenizer, text_tokenizer
 from adapt.model.tokenizer import load_text_tokenizer, load_tokenizer
 from adapt.objective.masking import make
 from adapt.objective.objective import Batch, Objective
@@ -430,9 +429,9 @@ def warm_rows(
 
 def _documents(pretrained: Pretrained, texts: Iterable[str]) -> Iterator[np.ndarray]:
     """Yields the token ids of each document."""
-    quick, texts = QuickTokenizer(load_text_tokenizer(pretrained).backend_tokenizer), iter(texts)
+    quick, texts = text_tokenizer.QuickTokenizer(load_text_tokenizer(pretrained).backend_tokenizer), iter(texts)
     while some := list(islice(texts, TOGETHER)):
-        yield from quick(some).lists(IDS)
+        yield from quick(some).lists(piece_tokenizer.IDS)
 
 
 def _save(extended: Pretrained, model: torch.nn.Module, folder: Path) -> None:

@@ -15,8 +15,7 @@ from transformers import PreTrainedModel
 
 from adapt.model.safeguards import quiet
 from adapt.support.errors import ModelError
-from adapt.vocabulary.new_rows import token_tables
-from adapt.vocabulary.word_reader import WordReader
+from adapt.vocabulary import new_rows, word_reader
 
 SPECIAL_ID = "_token_id"
 """Suffix of the names of those settings in config.json that hold token ids."""
@@ -53,7 +52,7 @@ def trim_tokenizer(backend: Tokenizer, used: Iterable[int], special: Iterable[in
         )
     keep = {*used, *special, *(int(token["id"]) for token in whole["added_tokens"])}
     keep |= {number for token, number in ids.items() if _is_basic(token, model)}
-    if (unknown := WordReader(backend).unknown) is not None:  # compared with None, because the id may be 0
+    if (unknown := word_reader.WordReader(backend).unknown) is not None:  # compared with None, because the id may be 0
         keep.add(unknown)
     if model["type"] == "BPE":
         keep |= _needed_by_merges(model, ids, keep)
@@ -160,7 +159,7 @@ def keep_rows(model: PreTrainedModel, kept: list[int]) -> None:
     The logits of the remaining tokens do not change.
     """
     with torch.no_grad():
-        for table in token_tables(model):
+        for table in new_rows.token_tables(model):
             table[: len(kept)] = table[kept].clone()
     model.config.pad_token_id = None  # unset, because resizing would otherwise set a row to zeros
     with quiet():

@@ -15,18 +15,7 @@ import signal
 import sys
 from typing import Any, BinaryIO
 
-from adapt.corpus.documents.document_kinds import (
-    BROKEN,
-    BROKEN_PAGES,
-    LACKS_PAGES,
-    NO_TEXT,
-    TOO_DEEP,
-    TOO_LARGE,
-    DocumentLimits,
-    UnreadableDocumentError,
-    divided_text,
-    unmarked,
-)
+from adapt.corpus.documents import document_kinds
 from adapt.corpus.documents.zipped_documents import docx_text, epub_chapters, joined_chapters
 
 WALL_TIME = 10
@@ -52,7 +41,7 @@ def main() -> None:
 
 
 def _answer(request: dict[str, Any], source: BinaryIO) -> dict[str, Any]:
-    limits = DocumentLimits(**request["limits"])
+    limits = document_kinds.DocumentLimits(**request["limits"])
     data = source.read(request["size"])
     most = MEMORY_BYTES + MEMORY_PER_BYTE * limits.max_bytes
     resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
@@ -60,20 +49,22 @@ def _answer(request: dict[str, Any], source: BinaryIO) -> dict[str, Any]:
     signal.setitimer(signal.ITIMER_REAL, WALL_TIME * limits.max_seconds)
     try:
         return {"texts": read_document(request["kind"], data, limits, request["encoding"])}
-    except UnreadableDocumentError as error:
+    except document_kinds.UnreadableDocumentError as error:
         return {"bad": error.reason, "texts": error.texts}
     except MemoryError:
-        return {"bad": TOO_LARGE}
+        return {"bad": document_kinds.TOO_LARGE}
     except RecursionError:
-        return {"bad": TOO_DEEP}
+        return {"bad": document_kinds.TOO_DEEP}
     except Exception:  # libraries raise errors of any type for damaged documents
-        return {"bad": BROKEN}
+        return {"bad": document_kinds.BROKEN}
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def read_document(kind: str, data: bytes, limits: DocumentLimits, encoding: str | None = None) -> list[str]:
+def read_document(
+    kind: str, data: bytes, limits: document_kinds.DocumentLimits, encoding: str | None = None
+) -> list[str]:
     """Returns the texts of a document: a single text, or a text per page or heading.
 
     Args:
@@ -86,17 +77,17 @@ def read_document(kind: str, data: bytes, limits: DocumentLimits, encoding: str 
         UnreadableDocumentError: the document or some of its pages have no text that can be read.
     """
     marked = _marked_text(kind, data, limits, encoding)
-    texts = divided_text(marked, limits.split)
+    texts = document_kinds.divided_text(marked, limits.split)
     if not texts:
-        raise UnreadableDocumentError(NO_TEXT)
+        raise document_kinds.UnreadableDocumentError(document_kinds.NO_TEXT)
     if sum(map(len, texts)) > limits.max_bytes:
-        raise UnreadableDocumentError(TOO_LARGE)
-    if LACKS_PAGES in marked:
-        raise UnreadableDocumentError(BROKEN_PAGES, texts)
+        raise document_kinds.UnreadableDocumentError(document_kinds.TOO_LARGE)
+    if document_kinds.LACKS_PAGES in marked:
+        raise document_kinds.UnreadableDocumentError(document_kinds.BROKEN_PAGES, texts)
     return texts
 
 
-def _marked_text(kind: str, data: bytes, limits: DocumentLimits, encoding: str | None) -> str:
+def _marked_text(kind: str, data: bytes, limits: document_kinds.DocumentLimits, encoding: str | None) -> str:
     """Returns the text of a document with marks before pages and headings.
 
     Each kind of document loads only its own library.
@@ -114,7 +105,7 @@ def _marked_text(kind: str, data: bytes, limits: DocumentLimits, encoding: str |
     text = decoded(data, encoding)
     if kind == "html":
         return main_text(text)
-    return unmarked(text) if kind == "plain" else READERS[kind](text)
+    return document_kinds.unmarked(text) if kind == "plain" else READERS[kind](text)
 
 
 if __name__ == "__main__":

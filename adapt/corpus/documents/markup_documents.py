@@ -11,14 +11,7 @@ from typing import Any
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.encoding import detect_encoding
 
-from adapt.corpus.documents.document_kinds import (
-    BROKEN,
-    HEADING,
-    NO_ENCODING,
-    NO_TEXT,
-    UnreadableDocumentError,
-    unmarked,
-)
+from adapt.corpus.documents import document_kinds
 
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n.*?\n(?:---|\.\.\.)[ \t]*\n", re.S)
 """The block of YAML metadata at the beginning of many Markdown files."""
@@ -32,11 +25,11 @@ def markdown_text(source: str) -> str:
     """
     from markdown_it import MarkdownIt
 
-    tokens = MarkdownIt("commonmark").enable("table").parse(_FRONT_MATTER.sub("", unmarked(source)))
+    tokens = MarkdownIt("commonmark").enable("table").parse(_FRONT_MATTER.sub("", document_kinds.unmarked(source)))
     blocks, heading = [], ""
     for token in tokens:
         if token.type == "heading_open":
-            heading = HEADING
+            heading = document_kinds.HEADING
         elif token.type == "inline":
             blocks.append(heading + "".join(_spans(token.children or [])))
             heading = ""
@@ -79,13 +72,13 @@ def rst_text(source: str) -> str:
     """
     from docutils import core, nodes
 
-    tree = core.publish_doctree(_ROLE.sub(r"\1", unmarked(source)), settings_overrides=_RST)
+    tree = core.publish_doctree(_ROLE.sub(r"\1", document_kinds.unmarked(source)), settings_overrides=_RST)
     left_out = (nodes.comment, nodes.system_message, nodes.raw, nodes.substitution_definition)
     for node in list(tree.findall(lambda node: isinstance(node, left_out))):
         if node.parent is not None:
             node.parent.remove(node)
     return _joined(
-        (HEADING if isinstance(node, nodes.title) else "") + node.astext()
+        (document_kinds.HEADING if isinstance(node, nodes.title) else "") + node.astext()
         for node in tree.findall(nodes.TextElement)
         if not isinstance(node.parent, nodes.TextElement)
     )
@@ -110,13 +103,13 @@ def tex_text(source: str) -> str:
     """
     from pylatexenc.latex2text import EnvironmentTextSpec, LatexNodes2Text, MacroTextSpec, get_default_latex_context_db
 
-    body = _BODY.search(unmarked(source))
+    body = _BODY.search(document_kinds.unmarked(source))
     context = get_default_latex_context_db()
     context.add_context_category(
         "dontstop",
         prepend=True,
         macros=[
-            *(MacroTextSpec(name, simplify_repl=f"\n\n{HEADING}%(3)s\n\n") for name in _HEADINGS),
+            *(MacroTextSpec(name, simplify_repl=f"\n\n{document_kinds.HEADING}%(3)s\n\n") for name in _HEADINGS),
             *(MacroTextSpec(name, discard=True) for name in _DROPPED_MACROS),
         ],
         environments=[EnvironmentTextSpec(name, discard=True) for name in _DROPPED_ENVIRONMENTS],
@@ -126,9 +119,9 @@ def tex_text(source: str) -> str:
 
 
 def _joined(blocks: Any) -> str:
-    text = "\n\n".join(block for block in blocks if block.strip(HEADING + " \n"))
+    text = "\n\n".join(block for block in blocks if block.strip(document_kinds.HEADING + " \n"))
     if not any(map(str.isalnum, text)):
-        raise UnreadableDocumentError(NO_TEXT)
+        raise document_kinds.UnreadableDocumentError(document_kinds.NO_TEXT)
     return text
 
 
@@ -193,7 +186,7 @@ def decoded(data: bytes, declared: str | None = None) -> str:
     resembled = detect_encoding(data)
     if resembled and (found := _tried(data, resembled)) is not None:
         return found
-    raise UnreadableDocumentError(NO_ENCODING)
+    raise document_kinds.UnreadableDocumentError(document_kinds.NO_ENCODING)
 
 
 def main_text(html: str, whole: bool = False) -> str:
@@ -208,16 +201,16 @@ def main_text(html: str, whole: bool = False) -> str:
         UnreadableDocumentError: the page is binary data or has no main text.
     """
     if html.count("\0") * 100 > len(html):
-        raise UnreadableDocumentError(BROKEN)
+        raise document_kinds.UnreadableDocumentError(document_kinds.BROKEN)
     # headings are marked in the source of the page, because finding the headings in the tree takes 20 times as long as
     # extracting the text
-    marked = _HEADING_TAG.sub(lambda tag: tag[0] + _HEADING, unmarked(html))
+    marked = _HEADING_TAG.sub(lambda tag: tag[0] + _HEADING, document_kinds.unmarked(html))
     text: str = extract_plain_text(
         marked, main_content=not whole, alt_texts=False, comments=False, post_meta=False, list_bullets=False
     )
     if not whole and not any(map(str.isalnum, text)):
-        raise UnreadableDocumentError(NO_TEXT)
-    return text.replace(_HEADING, HEADING)
+        raise document_kinds.UnreadableDocumentError(document_kinds.NO_TEXT)
+    return text.replace(_HEADING, document_kinds.HEADING)
 
 
 def _declaration(data: bytes) -> str | None:
@@ -248,5 +241,5 @@ def _without_mark(data: bytes) -> str | None:
 def _decode(data: bytes, name: str) -> str:
     text = _tried(data, name)
     if text is None:
-        raise UnreadableDocumentError(NO_ENCODING)
+        raise document_kinds.UnreadableDocumentError(document_kinds.NO_ENCODING)
     return text

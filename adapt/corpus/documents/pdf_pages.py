@@ -7,18 +7,7 @@ from collections.abc import Sequence
 import pypdfium2
 from pypdfium2 import PdfDocument, PdfiumError
 
-from adapt.corpus.documents.document_kinds import (
-    BROKEN,
-    ENCRYPTED,
-    LACKS_PAGES,
-    PAGE,
-    SCANNED,
-    TOO_LARGE,
-    TOO_LONG,
-    DocumentLimits,
-    UnreadableDocumentError,
-    unmarked,
-)
+from adapt.corpus.documents import document_kinds
 
 _NEEDS_PASSWORD = {pypdfium2.raw.FPDF_ERR_PASSWORD, pypdfium2.raw.FPDF_ERR_SECURITY}
 _HYPHEN = re.compile(r"[\ufffe\x02\u00ad]\s*")
@@ -35,7 +24,7 @@ _FEWEST_PAGES = 3
 """Minimum number of pages on which a line must occur to count as a header or footer."""
 
 
-def pdf_text(data: bytes, limits: DocumentLimits) -> str:
+def pdf_text(data: bytes, limits: document_kinds.DocumentLimits) -> str:
     """Returns the text of a PDF file, with a mark before each page.
 
     A file that opens without a password is read, even if it is encrypted. If broken pages are left out, the text
@@ -45,18 +34,20 @@ def pdf_text(data: bytes, limits: DocumentLimits) -> str:
         UnreadableDocumentError: the file needs a password, is broken or too long, or has no text.
     """
     if b"%PDF-" not in data[:1024]:
-        raise UnreadableDocumentError(BROKEN)
+        raise document_kinds.UnreadableDocumentError(document_kinds.BROKEN)
     try:
         with PdfDocument(data) as document:
             pages = _pages(document, limits)
-            return _marked(pages) + (LACKS_PAGES if len(pages) < len(document) else "")
+            return _marked(pages) + (document_kinds.LACKS_PAGES if len(pages) < len(document) else "")
     except PdfiumError as error:
-        raise UnreadableDocumentError(ENCRYPTED if error.err_code in _NEEDS_PASSWORD else BROKEN) from error
+        raise document_kinds.UnreadableDocumentError(
+            document_kinds.ENCRYPTED if error.err_code in _NEEDS_PASSWORD else document_kinds.BROKEN
+        ) from error
 
 
-def _pages(document: PdfDocument, limits: DocumentLimits) -> list[str]:
+def _pages(document: PdfDocument, limits: document_kinds.DocumentLimits) -> list[str]:
     if len(document) > limits.max_pages:
-        raise UnreadableDocumentError(TOO_LONG)
+        raise document_kinds.UnreadableDocumentError(document_kinds.TOO_LONG)
     pages, size = [], 0
     for number in range(len(document)):
         try:
@@ -69,18 +60,18 @@ def _pages(document: PdfDocument, limits: DocumentLimits) -> list[str]:
             continue
         size += len(pages[-1])
         if size > limits.max_bytes:
-            raise UnreadableDocumentError(TOO_LARGE)
+            raise document_kinds.UnreadableDocumentError(document_kinds.TOO_LARGE)
     if not pages and len(document):
-        raise UnreadableDocumentError(BROKEN)
+        raise document_kinds.UnreadableDocumentError(document_kinds.BROKEN)
     if not any(character.isalnum() for page in pages for character in page):
-        raise UnreadableDocumentError(SCANNED)
+        raise document_kinds.UnreadableDocumentError(document_kinds.SCANNED)
     return pages
 
 
 def _marked(pages: Sequence[str]) -> str:
-    lines = [unmarked(page).replace("\r\n", "\n").split("\n") for page in pages]
+    lines = [document_kinds.unmarked(page).replace("\r\n", "\n").split("\n") for page in pages]
     bodies = ("\n".join(page) for page in without_margins(lines))
-    return "\n\n".join(PAGE + _WRAPPED.sub(" ", _HYPHEN.sub("", body)) for body in bodies)
+    return "\n\n".join(document_kinds.PAGE + _WRAPPED.sub(" ", _HYPHEN.sub("", body)) for body in bodies)
 
 
 def without_margins(pages: Sequence[Sequence[str]]) -> list[list[str]]:

@@ -12,20 +12,7 @@ from io import BytesIO
 from urllib.parse import unquote
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
-from adapt.corpus.documents.document_kinds import (
-    BROKEN,
-    ENCRYPTED,
-    HEADING,
-    MAX_DEPTH,
-    NO_TEXT,
-    PAGE,
-    TOO_DEEP,
-    TOO_LARGE,
-    TOO_LONG,
-    DocumentLimits,
-    UnreadableDocumentError,
-    unmarked,
-)
+from adapt.corpus.documents import document_kinds
 
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
@@ -35,14 +22,16 @@ _FONT_OBFUSCATION = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/
 class _Archive:
     """A zip archive whose parts are unpacked within a limit on their total size."""
 
-    def __init__(self, data: bytes, limits: DocumentLimits) -> None:
+    def __init__(self, data: bytes, limits: document_kinds.DocumentLimits) -> None:
         self._left = limits.max_bytes
         if data.startswith(_OLE):  # Office wraps encrypted documents in this format
-            raise UnreadableDocumentError(ENCRYPTED if _ENCRYPTED_PACKAGE in data else BROKEN)
+            raise document_kinds.UnreadableDocumentError(
+                document_kinds.ENCRYPTED if _ENCRYPTED_PACKAGE in data else document_kinds.BROKEN
+            )
         try:
             self._zip = zipfile.ZipFile(BytesIO(data))
         except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-            raise UnreadableDocumentError(BROKEN) from error
+            raise document_kinds.UnreadableDocumentError(document_kinds.BROKEN) from error
         self._names = {info.filename for info in self._zip.infolist()}
 
     def __contains__(self, name: str) -> bool:
@@ -55,18 +44,18 @@ class _Archive:
             UnreadableDocumentError: there is no such part, or it is encrypted, damaged or too large.
         """
         if name not in self._names:
-            raise UnreadableDocumentError(BROKEN)
+            raise document_kinds.UnreadableDocumentError(document_kinds.BROKEN)
         info = self._zip.getinfo(name)
         if info.flag_bits & 1:
-            raise UnreadableDocumentError(ENCRYPTED)
+            raise document_kinds.UnreadableDocumentError(document_kinds.ENCRYPTED)
         try:
             with self._zip.open(info) as part:
                 content = part.read(self._left + 1)
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError) as error:
-            raise UnreadableDocumentError(BROKEN) from error
+            raise document_kinds.UnreadableDocumentError(document_kinds.BROKEN) from error
         self._left -= len(content)
         if self._left < 0:
-            raise UnreadableDocumentError(TOO_LARGE)
+            raise document_kinds.UnreadableDocumentError(document_kinds.TOO_LARGE)
         return content
 
 
@@ -82,16 +71,16 @@ def _parsed(content: bytes) -> Element:
             bytes can expand to gigabytes, and Office and EPUB programs declare none.
     """
     if any(entity in content for entity in _ENTITY):
-        raise UnreadableDocumentError(BROKEN)
+        raise document_kinds.UnreadableDocumentError(document_kinds.BROKEN)
     try:
         root = fromstring(content)
     except (ParseError, ValueError, LookupError) as error:
-        raise UnreadableDocumentError(BROKEN) from error
+        raise document_kinds.UnreadableDocumentError(document_kinds.BROKEN) from error
     level = [root]
-    for _ in range(MAX_DEPTH):
+    for _ in range(document_kinds.MAX_DEPTH):
         level = [child for element in level for child in element]
     if level:
-        raise UnreadableDocumentError(TOO_DEEP)
+        raise document_kinds.UnreadableDocumentError(document_kinds.TOO_DEEP)
     return root
 
 
@@ -144,19 +133,19 @@ def _paragraphs(element: Element, headings: set[str], pieces: list[str]) -> Iter
         if name in _LEFT_OUT:
             continue
         if name == "t":
-            pieces.append(unmarked("".join(child.itertext())))
+            pieces.append(document_kinds.unmarked("".join(child.itertext())))
             continue
         inner = list[str]() if name == "p" else pieces
         if name == "pStyle" and _attributes(child).get("val") in headings:
-            pieces.insert(0, HEADING)
+            pieces.insert(0, document_kinds.HEADING)
         elif name in _CHARACTERS:
             pieces.append(_CHARACTERS[name])
         yield from _paragraphs(child, headings, inner)
-        if name == "p" and (text := "".join(inner)).strip(HEADING + " \t\n"):
+        if name == "p" and (text := "".join(inner)).strip(document_kinds.HEADING + " \t\n"):
             yield text
 
 
-def docx_text(data: bytes, limits: DocumentLimits) -> str:
+def docx_text(data: bytes, limits: document_kinds.DocumentLimits) -> str:
     """Returns the text of a Word document, with a mark before each heading.
 
     Raises:
@@ -167,11 +156,11 @@ def docx_text(data: bytes, limits: DocumentLimits) -> str:
     headings = _heading_styles(_parsed(archive.read(styles))) if styles in archive else set[str]()
     paragraphs = list(_paragraphs(_parsed(archive.read("word/document.xml")), headings, []))
     if not paragraphs:
-        raise UnreadableDocumentError(NO_TEXT)
+        raise document_kinds.UnreadableDocumentError(document_kinds.NO_TEXT)
     return "\n\n".join(paragraphs)
 
 
-def epub_chapters(data: bytes, limits: DocumentLimits) -> list[bytes]:
+def epub_chapters(data: bytes, limits: document_kinds.DocumentLimits) -> list[bytes]:
     """Returns the XHTML of the chapters of a book, in reading order.
 
     Raises:
@@ -181,10 +170,10 @@ def epub_chapters(data: bytes, limits: DocumentLimits) -> list[bytes]:
     if "META-INF/encryption.xml" in archive:
         methods = _named(_parsed(archive.read("META-INF/encryption.xml")), "EncryptionMethod")
         if any(method.get("Algorithm", "") not in _FONT_OBFUSCATION for method in methods):
-            raise UnreadableDocumentError(ENCRYPTED)
+            raise document_kinds.UnreadableDocumentError(document_kinds.ENCRYPTED)
     roots = _named(_parsed(archive.read("META-INF/container.xml")), "rootfile")
     if not roots:
-        raise UnreadableDocumentError(BROKEN)
+        raise document_kinds.UnreadableDocumentError(document_kinds.BROKEN)
     path = roots[0].get("full-path", "")
     package = _parsed(archive.read(path))
     files = {
@@ -195,7 +184,7 @@ def epub_chapters(data: bytes, limits: DocumentLimits) -> list[bytes]:
     spine = [item for item in _named(package, "itemref") if item.get("linear") != "no"]
     chapters = [files[item["idref"]] for item in spine if item.get("idref") in files]
     if len(chapters) > limits.max_pages:
-        raise UnreadableDocumentError(TOO_LONG)
+        raise document_kinds.UnreadableDocumentError(document_kinds.TOO_LONG)
     folder = posixpath.dirname(path)
     return [archive.read(posixpath.normpath(posixpath.join(folder, chapter))) for chapter in chapters]
 
@@ -208,5 +197,5 @@ def joined_chapters(texts: list[str]) -> str:
     """
     filled = [text for text in texts if any(map(str.isalnum, text))]
     if not filled:
-        raise UnreadableDocumentError(NO_TEXT)
-    return "\n\n".join(PAGE + text for text in filled)
+        raise document_kinds.UnreadableDocumentError(document_kinds.NO_TEXT)
+    return "\n\n".join(document_kinds.PAGE + text for text in filled)

@@ -6,8 +6,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from adapt.config import CorpusConfig
-from adapt.corpus.files import delimited, filesystem, storage
-from adapt.corpus.files.formats import SUFFIXES, Bad, format_of
+from adapt.corpus.files import delimited, filesystem, formats, storage
 from adapt.corpus.files.lines import lines
 from adapt.corpus.files.records import TEXT_FIX, Reading, texts
 from adapt.support.errors import AdaptError, DataError, StorageError
@@ -47,7 +46,7 @@ def dataset_shards(corpus: CorpusConfig, commit: str) -> int:
     return int(_opened(corpus, commit).num_shards)
 
 
-def read_shard(corpus: CorpusConfig, commit: str, reading: Reading) -> Iterator[str | Bad]:
+def read_shard(corpus: CorpusConfig, commit: str, reading: Reading) -> Iterator[str | formats.Bad]:
     """Yields the texts of shard `reading.start`, in order, and a `Bad` reason for each record without text.
 
     Raises:
@@ -116,7 +115,7 @@ def _check_quotes(corpus: CorpusConfig, commit: str, reading: Reading, shards: i
     if len(files) == shards:
         files = [files[reading.start]]
     for file in files if len(files) == 1 or not reading.start else []:
-        with storage.broken_files(file), storage.opened(file, format_of(file)[1]) as content:
+        with storage.broken_files(file), storage.opened(file, formats.format_of(file)[1]) as content:
             raw = lines(content, 0, None, reading.max_bytes)
             delimited.are_enclosing(raw, mark.encode(), reading.max_bytes, file, by_default=True)
 
@@ -132,7 +131,7 @@ def _separated_files(repository: str, configuration: str | None, split: str, com
     if builder.info.builder_name != "csv" or builder.config.quoting or builder.config.quotechar != '"':
         return [], ""
     files = [str(file) for file in builder.config.data_files[split]]
-    return [file for file in files if file.lower().endswith(SUFFIXES)], str(builder.config.sep)
+    return [file for file in files if file.lower().endswith(formats.SUFFIXES)], str(builder.config.sep)
 
 
 @contextmanager

@@ -20,11 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from adapt.config import CorpusConfig, SourceConfig
-from adapt.corpus.documents.document_files import check_packages, reading_version
-from adapt.corpus.documents.document_kinds import DocumentLimits
-from adapt.corpus.files import formats
+from adapt.corpus.documents import document_files, document_kinds
+from adapt.corpus.files import formats, hub
 from adapt.corpus.files.filesystem import files_of, is_url, matches
-from adapt.corpus.files.hub import commit_of, dataset_shards, read_shard
 from adapt.corpus.files.records import Reading, read_records
 from adapt.corpus.files.storage import check_unchanged, content_digest, state
 from adapt.runner.digest import Digests
@@ -154,14 +152,14 @@ def _remote_part(url: str) -> Part:
 def _format(file: str) -> str:
     kind, compression = formats.format_of(file)
     if kind in formats.DOCUMENTS:
-        check_packages(file, kind)
-        return " ".join(filter(None, (kind, compression, reading_version(kind))))
+        document_files.check_packages(file, kind)
+        return " ".join(filter(None, (kind, compression, document_files.reading_version(kind))))
     return " ".join(filter(None, (kind, compression, _READ_AS.get(kind))))
 
 
 def _dataset(corpus: CorpusConfig, digests: Digests) -> Part:
     folder = user_path(str(corpus.dataset))
-    commit = digests.of_all(map(Path, files_of(folder)), folder) if folder.is_dir() else commit_of(corpus)
+    commit = digests.of_all(map(Path, files_of(folder)), folder) if folder.is_dir() else hub.commit_of(corpus)
     return Part(str(corpus.dataset), 0, f"{commit}:{corpus.dataset_config}:{corpus.dataset_split}", commit)
 
 
@@ -311,7 +309,7 @@ def _items(part: Part, corpus: CorpusConfig) -> Iterator[list[Slice]]:
         while batch := list(islice(modules, MODULES_PER_ITEM)):
             yield [Slice(str(module)) for module in batch]
     elif corpus.source == "dataset":
-        for shard in range(dataset_shards(corpus, part.stamp)):
+        for shard in range(hub.dataset_shards(corpus, part.stamp)):
             yield [Slice(part.path, shard, shard + 1, part.stamp)]
     else:
         step = ITEM_BYTES if formats.is_divisible(part.path) else max(part.size, 1)
@@ -343,10 +341,10 @@ def read_slice(slice: Slice, corpus: CorpusConfig, entity_field: str | None = No
         slice.start,
         slice.stop,
         slice.stamp,
-        DocumentLimits.of(corpus),
+        document_kinds.DocumentLimits.of(corpus),
     )
     if corpus.source == "dataset":
-        yield from read_shard(corpus, slice.stamp, reading)
+        yield from hub.read_shard(corpus, slice.stamp, reading)
         return
     yield from read_records(slice.path, reading)
     check_unchanged(slice.path, slice.stamp)

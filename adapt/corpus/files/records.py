@@ -16,8 +16,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from adapt.corpus.documents.document_files import read_documents
-from adapt.corpus.documents.document_kinds import DocumentLimits
+from adapt.corpus.documents import document_files, document_kinds
 from adapt.corpus.entities import Tagged, parse_entities
 from adapt.corpus.files.delimited import are_enclosing, header_of, rows
 from adapt.corpus.files.formats import (
@@ -56,7 +55,7 @@ class Reading:
     is None, the range ends with the file. For a dataset, `start` is the index of the shard."""
     stamp: str = ""
     """Text that identifies the version of the file when it was listed (see `adapt.corpus.files.storage.state`)."""
-    limits: DocumentLimits = field(default_factory=DocumentLimits)
+    limits: document_kinds.DocumentLimits = field(default_factory=document_kinds.DocumentLimits)
     """Limits for reading a document (such as a PDF file), and how a document is divided into records."""
 
 
@@ -208,7 +207,7 @@ def _documents(path: str | Path, reading: Reading) -> Iterator[str | Bad]:
 
     A document without readable text is counted as a bad record and raises no error.
     """
-    for text in read_documents(path, reading.limits, reading.stamp):
+    for text in document_files.read_documents(path, reading.limits, reading.stamp):
         yield TOO_LONG if not isinstance(text, Bad) and _is_longer(text, reading.max_bytes) else text
 
 

@@ -20,12 +20,10 @@ from typing import Any
 import numpy as np
 from scipy.stats import bootstrap, t
 
-from adapt.corpus.cluster_calls import Cluster
+from adapt.corpus import cluster_calls, token_shards
 from adapt.corpus.decontamination import EvaluationIndex, build_index
-from adapt.corpus.token_shards import TokenStream
+from adapt.evaluate import compared_models, measure_model
 from adapt.evaluate.benchmark.item_scores import STATISTICS, ItemMeasure, TaskItems, results_of_seeds
-from adapt.evaluate.compared_models import TaskChange
-from adapt.evaluate.measure_model import with_interval
 from adapt.evaluate.measurements import FEWEST, Estimate
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
@@ -41,7 +39,7 @@ Seeds = Sequence[Mapping[str, TaskItems]]
 
 def compare_tasks(
     models: Mapping[str, Seeds], leaked: Mapping[str, np.ndarray | None], samples: int
-) -> list[TaskChange]:
+) -> list[compared_models.TaskChange]:
     """Compares models on each metric of each task with the first model.
 
     Args:
@@ -64,7 +62,7 @@ def compare_tasks(
             scores, differences = _compared(of, everything, samples)
             clean = _compared(of, kept, samples) if has_leaks and measure.statistic else ({}, {})
             changes.append(
-                TaskChange(
+                compared_models.TaskChange(
                     task=task,
                     library=plain.library,
                     metric=metric,
@@ -108,7 +106,7 @@ def _values(measure: ItemMeasure, kept: np.ndarray) -> list[np.ndarray]:
 
 def _score(measures: Sequence[ItemMeasure], kept: np.ndarray, samples: int) -> Estimate:
     if len(measures) == 1 and measures[0].statistic:
-        return with_interval(STATISTICS[measures[0].statistic], _values(measures[0], kept), samples)
+        return measure_model.with_interval(STATISTICS[measures[0].statistic], _values(measures[0], kept), samples)
     if not measures[0].statistic:
         return Estimate(float(np.mean([measure.score for measure in measures])))
     over = spread([float(STATISTICS[of.statistic](*_values(of, kept))) for of in measures])
@@ -130,7 +128,7 @@ def _change(
     width = len(measures[0].columns)
     difference = partial(_difference, STATISTICS[statistic], len(baseline), width)
     if len(baseline) == len(measures) == 1:
-        return with_interval(difference, columns, samples)
+        return measure_model.with_interval(difference, columns, samples)
     return _over_items_and_seeds(difference, columns, (baseline, measures), kept, samples)
 
 
@@ -189,7 +187,7 @@ class ShardSearch:
     def __call__(self, shard: Path) -> Iterator[np.ndarray]:
         """Yields the numbers of the items found in the shard's documents, for each batch of AT_ONCE documents."""
         tokenizer = load_tokenizer(self.pretrained.model, self.pretrained.tokenizer)
-        stream = TokenStream((shard,))
+        stream = token_shards.TokenStream((shard,))
         for begin in range(0, stream.documents, AT_ONCE):
             end = min(begin + AT_ONCE, stream.documents)
             documents = [stream.document(number).tolist() for number in range(begin, end)]
@@ -224,7 +222,7 @@ def was_tokenized_by(folder: Path, digest: str) -> bool:
 
 
 def leaked_items(
-    tasks: Mapping[str, TaskItems], texts: Sequence[Path], search: ShardSearch, cluster: Cluster
+    tasks: Mapping[str, TaskItems], texts: Sequence[Path], search: ShardSearch, cluster: cluster_calls.Cluster
 ) -> dict[str, np.ndarray | None]:
     """Returns which items are in training text, bool [items], keyed by task.
 

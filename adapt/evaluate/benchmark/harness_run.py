@@ -30,9 +30,8 @@ from lm_eval.tasks import TaskManager
 
 from adapt.evaluate.benchmark import harness_tasks, item_scores
 from adapt.evaluate.evaluation_task import Ready, device_of_task, token_counter
+from adapt.model import locate, safeguards
 from adapt.model.load import check_complete, check_direction, model_class, read_weights
-from adapt.model.locate import Pretrained
-from adapt.model.safeguards import quiet
 from adapt.model.tokenizer import load_config, load_tokenizer
 from adapt.support.errors import DataError
 
@@ -66,12 +65,12 @@ def score_tasks(run: harness_tasks.HarnessRun, folder: Path) -> None:
                 item_scores.write_items(folder, name, whole)
 
 
-def plain_decoder(pretrained: Pretrained, shared_by: int = 1) -> Ready:
+def plain_decoder(pretrained: locate.Pretrained, shared_by: int = 1) -> Ready:
     """Loads a decoder with its added modules onto the device of this Ray task, with the attention of transformers."""
     device = device_of_task(shared_by)
     config = load_config(pretrained.model, pretrained.trust_remote_code)
     check_direction(config, True, pretrained.model)
-    with quiet():
+    with safeguards.quiet():
         model, report = read_weights(model_class(config), pretrained.model, config, pretrained.trust_remote_code)
         check_complete(report["missing_keys"], report["mismatched_keys"], pretrained.model)
     torch.nn.Module.to(model.eval(), device)

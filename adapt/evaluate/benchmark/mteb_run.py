@@ -22,12 +22,10 @@ from mteb.abstasks.task_metadata import TaskMetadata
 from sentence_transformers import SentenceTransformer
 
 from adapt.config import OwnMtebTask
+from adapt.evaluate import evaluation_task, retrieval
 from adapt.evaluate.benchmark.item_scores import ItemMeasure, TaskItems, file_name, hushed, told_of_task, write_items
 from adapt.evaluate.benchmark.mteb_tasks import MtebRun, as_retrieval, naming_fields_of, own_rows
-from adapt.evaluate.evaluation_task import device_of_task, token_counter
-from adapt.evaluate.retrieval import read_search
-from adapt.model.locate import tokenizer_files
-from adapt.model.sentence_vectors import write_sentence_vectors
+from adapt.model import locate, sentence_vectors
 from adapt.runner.files import link_or_copy
 
 SPLIT = "test"
@@ -41,7 +39,7 @@ TYPES: dict[str, tuple[Any, Any, str]] = {
 
 def score_mteb_tasks(run: MtebRun, folder: Path) -> None:
     """Scores the model on all tasks whose file in the folder is missing; see `mteb_tasks.score_mteb`."""
-    config, device = run.tasks.config, device_of_task(run.shared_by)
+    config, device = run.tasks.config, evaluation_task.device_of_task(run.shared_by)
     with hushed(), tempfile.TemporaryDirectory() as place:
         vector_folder(run, Path(place, "model"))
         model = SentenceTransformer(
@@ -51,7 +49,7 @@ def score_mteb_tasks(run: MtebRun, folder: Path) -> None:
             model_kwargs={"use_safetensors": True, "dtype": "float32"},
         )
         own = {task.name: task for task in config.own}
-        with token_counter(model[0]) as count:
+        with evaluation_task.token_counter(model[0]) as count:
             for name in (*config.tasks, *own):
                 if not (folder / file_name(name)).exists():
                     begin, before = time.monotonic(), count[0]
@@ -70,10 +68,10 @@ def vector_folder(run: MtebRun, folder: Path) -> None:
     """Makes a folder in the format of sentence-transformers, with links to the files of model and tokenizer."""
     folder.mkdir(parents=True)
     files = [file for file in run.pretrained.model.iterdir() if file.is_file()]
-    for file in [*tokenizer_files(run.pretrained.tokenizer), *files]:
+    for file in [*locate.tokenizer_files(run.pretrained.tokenizer), *files]:
         if not (folder / file.name).exists():
             link_or_copy(file.resolve(), folder / file.name)
-    write_sentence_vectors(run.vectors, folder)
+    sentence_vectors.write_sentence_vectors(run.vectors, folder)
 
 
 def own_task(of: OwnMtebTask) -> Any:
@@ -93,7 +91,7 @@ def own_task(of: OwnMtebTask) -> Any:
     task = type(f"Own{kind}", (base,), {"metadata": metadata})()
     if of.kind == "retrieval":
         with naming_fields_of(of):
-            search = read_search(as_retrieval(of))
+            search = retrieval.read_search(as_retrieval(of))
         relevant = {f"q{n}": {f"d{place}": 1 for place in places} for n, places in enumerate(search.relevant)}
         queries, corpus = (
             Dataset.from_dict({"id": [f"{mark}{n}" for n in range(len(texts))], "text": texts})

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import CorpusConfig, MtebConfig, OwnMtebTask, RetrievalConfig, what
-from adapt.corpus.files.formats import Bad
+from adapt.corpus.files import formats, records
 from adapt.corpus.files.manifest import Manifest, build_manifest, check_listed, expand_paths
-from adapt.corpus.files.records import read_objects
 from adapt.evaluate.benchmark.harness_tasks import check_cached, missing_packages
 from adapt.evaluate.retrieval import check_pairs
-from adapt.model.locate import Pretrained
-from adapt.model.sentence_vectors import SentenceVectors
+from adapt.model import locate, sentence_vectors
 from adapt.ray.runtime import hide_unreserved_gpus
 from adapt.runner.digest import Digests
 from adapt.runner.stage import deciding
@@ -161,9 +159,9 @@ def own_rows(task: OwnMtebTask, split: str) -> Iterator[dict[str, Any]]:
     )
     count = 0
     for file in expand_paths(getattr(task, split)):
-        for line, record in read_objects(file):
+        for line, record in records.read_objects(file):
             place = f"mteb.own: {task.name}: {file}, line {line}"
-            if isinstance(record, Bad):
+            if isinstance(record, formats.Bad):
                 raise DataError(f"{place} cannot be read: {record}", "correct or remove the row")
             row: dict[str, Any] = {}
             for name, field in texts.items():
@@ -200,8 +198,8 @@ def _score(label: Any, place: str) -> float:
 class MtebRun:
     """A model to score, and its tasks."""
 
-    pretrained: Pretrained
-    vectors: SentenceVectors
+    pretrained: locate.Pretrained
+    vectors: sentence_vectors.SentenceVectors
     """How the model's sentence vectors are computed."""
     tasks: MtebTasks
     shared_by: int = 1

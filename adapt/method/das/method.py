@@ -21,10 +21,9 @@ from adapt.config import (
     PositiveInt,
     ProperFraction,
 )
+from adapt.method import measurement, weight_means
 from adapt.method.base import Added, AddedMemory, Domain, Method, Notes, NoteTable, Setting
 from adapt.method.das.stage import MeasureImportance, plasticity_under, saturated, unprotected
-from adapt.method.measurement import check_prepared
-from adapt.method.weight_means import between, weights_of_model
 from adapt.model.architecture import check_units
 from adapt.support.errors import ConfigError
 
@@ -145,7 +144,7 @@ class Das(Method):
         check_units(model)
         das = self.options
         if das.general_importance != "none":
-            check_prepared(config, "importance", "set das.general_importance to none")
+            measurement.check_prepared(config, "importance", "set das.general_importance to none")
         needed = {"magnitude": ("free",), "gate": ("free", "gradient", "frequency")}
         if das.embeddings not in needed.get(das.importance, ("free", "frequency")):
             raise ConfigError(
@@ -245,7 +244,7 @@ class Das(Method):
         state, share = computed_with(state, self._masks), self.options.share
         if share == 1 or not state:
             return state
-        return between(weights_of_model(self._setting, self._setting.anchor), state, share)
+        return weight_means.between(weight_means.weights_of_model(self._setting, self._setting.anchor), state, share)
 
 
 def _check_replayed(mixture: MixtureConfig) -> None:

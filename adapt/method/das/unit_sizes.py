@@ -12,16 +12,13 @@ from transformers import PreTrainedModel
 
 from adapt.config import Config
 from adapt.corpus.token_shards import text_of
-from adapt.method.das import importance
-from adapt.method.das.contrast import Disagreement, injected
+from adapt.method import measurement, row_sums
+from adapt.method.das import contrast, importance
 from adapt.method.das.criteria import Judged, MeasureSettings, Sums, gate_sizes, magnitudes, weight_sizes
 from adapt.method.das.stage import ImportanceMeasured, Measuring
-from adapt.method.measurement import ImportedFunction
-from adapt.method.row_sums import batches_at, model_on, sampled_rows
+from adapt.model import locate, safeguards
 from adapt.model.layers import Gates
 from adapt.model.load import load_model, model_class
-from adapt.model.locate import Pretrained
-from adapt.model.safeguards import quiet
 from adapt.model.tokenizer import load_config, load_tokenizer
 from adapt.objective.masking import make
 from adapt.support.errors import TrainingError
@@ -61,13 +58,13 @@ def rows_to_measure(measuring: Measuring) -> np.ndarray:
     if is_random or das.importance == "magnitude":
         return np.zeros(0, np.int64)
     length = config.training.sequence_length
-    return sampled_rows(measuring.corpora, length, das.importance_sequences, config.seed, "importance")
+    return row_sums.sampled_rows(measuring.corpora, length, das.importance_sequences, config.seed, "importance")
 
 
-def _skeleton(pretrained: Pretrained) -> PreTrainedModel:
+def _skeleton(pretrained: locate.Pretrained) -> PreTrainedModel:
     """Returns the model on the meta device, with shapes but without weights."""
     config = load_config(pretrained.model, pretrained.trust_remote_code)
-    with quiet(), torch.device("meta"):
+    with safeguards.quiet(), torch.device("meta"):
         model: PreTrainedModel = model_class(config).from_config(config, trust_remote_code=pretrained.trust_remote_code)
     return model
 
@@ -94,7 +91,7 @@ def gradients_on_cluster(measuring: Measuring, rows: np.ndarray) -> tuple[Sums, 
     """
     batches = batches_of(rows, measuring.options.importance_batch)
     sequences = sequences_in_a_pass(measuring.config)
-    sizes = ImportedFunction("adapt.method.das.unit_sizes:sizes_of_share")
+    sizes = measurement.ImportedFunction("adapt.method.das.unit_sizes:sizes_of_share")
     parts, seconds = over_rows(partial(sizes, measuring), batches, measuring.config, sequences)
     sums: Sums = reduce(add, parts)
     if not all(sizes.isfinite().all() for sizes in sums.units.values()):
@@ -107,11 +104,11 @@ def gradients_on_cluster(measuring: Measuring, rows: np.ndarray) -> tuple[Sums, 
 
 def sizes_of_share(measuring: Measuring, device: torch.device, precision: str, share: Share) -> Sums:
     """Measures importance on one device's share of the batches, in a Ray task."""
-    model = model_on(device, measuring.config, measuring.pretrained)
+    model = row_sums.model_on(device, measuring.config, measuring.pretrained)
     gates, (loss, marks) = Gates(model), _loss(measuring)
-    views = injected(model, measuring.options.injected_dropout) if measuring.about == "general" else None
+    views = contrast.injected(model, measuring.options.injected_dropout) if measuring.about == "general" else None
     settings = measure_settings(measuring, precision)
-    batches = batches_at(text_of(measuring.corpora), share, measuring.config.training.sequence_length, marks)
+    batches = row_sums.batches_at(text_of(measuring.corpora), share, measuring.config.training.sequence_length, marks)
     with views.on() if views else nullcontext():
         if measuring.options.importance == "gate":
             return gate_sizes(model, gates, loss, batches, settings)
@@ -122,7 +119,7 @@ def _loss(measuring: Measuring) -> tuple[Judged, tuple[str, ...]]:
     """Returns the loss whose gradients measure importance, and the columns that it needs in addition to the tokens."""
     config, pretrained = measuring.config, measuring.pretrained
     if measuring.about == "general":
-        return Disagreement(), ()
+        return contrast.Disagreement(), ()
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
     objective = make(config.objective, tokenizer, config.seed)
     return objective, objective.columns()

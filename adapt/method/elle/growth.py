@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from adapt.config import Config
-from adapt.method.domain_parameters import NAMED, check_room
-from adapt.method.measurement import check_prepared
+from adapt.method import domain_parameters, measurement
 from adapt.model.additions.table import refuse_additions, stored_additions
 from adapt.model.architecture import PROMPTS, check_deeper, grow_layer_lists
 from adapt.model.locate import CONFIG, read_json
@@ -135,12 +134,12 @@ def check_prompts(config: Config, model: Path, length: int) -> None:
         ModelError: the model already has added parameters other than prompts.
     """
     found = {entry["kind"]: entry for entry in stored_additions(model)}
-    if not length or found.keys() - {PROMPTS, NAMED}:
+    if not length or found.keys() - {PROMPTS, domain_parameters.NAMED}:
         refuse_additions(model, "grown (method.kind elle)")
         return
-    check_prepared(config, "the mean embedding of a domain", f"set {FIELD} to 0")
+    measurement.check_prepared(config, "the mean embedding of a domain", f"set {FIELD} to 0")
     if PROMPTS in found and found[PROMPTS]["length"] != length:
         had = found[PROMPTS]["length"]
         what = f"{FIELD} is {length}, but the prompts of {model} have {had} vectors"
         raise ConfigError(what, f"set {FIELD} to {had}")
-    check_room(config, model, FIELD, length)
+    domain_parameters.check_room(config, model, FIELD, length)

@@ -21,9 +21,8 @@ from peft.tuners.lora.corda import CordaEigens
 from safetensors import safe_open
 from torch import Tensor, nn
 
+from adapt.method import measurement, row_sums
 from adapt.method.lora.method import LoraOptions, check_rank
-from adapt.method.measurement import AddedUp
-from adapt.method.row_sums import check_sums
 from adapt.model.layers import Layer, inputs, is_transposed, layers_of
 from adapt.objective.objective import Batch, Objective
 from adapt.support.errors import ModelError
@@ -216,7 +215,7 @@ def _readers(layer: Layer) -> Iterable[tuple[str, list[str]]]:
 
 def second_moments(
     model: Any, objective: Objective, batches: Iterable[tuple[int, Batch]], dtype: torch.dtype = torch.float32
-) -> AddedUp:
+) -> measurement.AddedUp:
     """Sums x x^T over all tokens for each linear part's input x, [inputs, inputs]. Parts with equal inputs share a sum.
 
     The sums are keyed by the names of the first parts from `shared_inputs`.
@@ -250,7 +249,7 @@ def second_moments(
     finally:
         for hook in hooks:
             hook.remove()
-    return AddedUp(sums, max(seen.values()), tokens)
+    return measurement.AddedUp(sums, max(seen.values()), tokens)
 
 
 def least_directions(weight: Tensor, moment: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -284,7 +283,7 @@ def note_directions(model: Any, names: Sequence[str], file: Path, rank: int, tra
         transposed: whether weights are [inputs, outputs].
     """
     firsts = shared_inputs(model)
-    check_sums(file, _shapes(model, firsts), "second moments")
+    row_sums.check_sums(file, _shapes(model, firsts), "second moments")
     with safe_open(file, framework="pt") as moments:
         for name in names:
             part = model.get_submodule(name)

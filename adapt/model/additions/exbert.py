@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from adapt.model import masked_updates, tokenizer
 from adapt.model.additions.table import additions_of, with_addition
 from adapt.model.layers import Layer, inputs, layers_of, outputs
-from adapt.model.masked_updates import hold_rows
-from adapt.model.tokenizer import is_decoder
 from adapt.support.errors import ModelError
 
 EXBERT = "exbert"
@@ -68,7 +67,7 @@ def attach_exbert(model: Any, heads: int, inner: int, first_new: int) -> None:
     Raises:
         ModelError: the model is a decoder, or its architecture is not supported.
     """
-    if is_decoder(model.config):
+    if tokenizer.is_decoder(model.config):
         raise ModelError(
             f"exBERT's module works only with encoders, but {type(model).__name__} is a decoder", "choose an encoder"
         )
@@ -172,4 +171,4 @@ def train_exbert_alone(model: Any) -> None:
     head = model.get_output_embeddings()
     tables = (model.get_input_embeddings().weight, head.weight, head.bias)  # tied tables are the same object
     for table in {id(table): table for table in tables if table is not None}.values():
-        hold_rows(table, entry["first_new"])
+        masked_updates.hold_rows(table, entry["first_new"])

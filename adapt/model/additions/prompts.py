@@ -22,9 +22,8 @@ from torch import Tensor, nn
 from adapt.model.additions.domain_modules import DomainSets
 from adapt.model.architecture import PROMPTS, first_position
 from adapt.model.layers import Layer, inputs, layers_of, outputs
-from adapt.model.packing.attention import PREFIXES
+from adapt.model.packing import attention, padded
 from adapt.model.packing.packed import Packed, Prolonged
-from adapt.model.packing.padded import document_rows
 from adapt.model.states import last_hidden_state
 from adapt.support.errors import ModelError
 
@@ -139,7 +138,7 @@ def attach_prompts(model: Any, sets: int, length: int) -> None:
         ModelError: the model does not support packed documents.
     """
     base = model.base_model
-    if document_rows(model):
+    if padded.document_rows(model):
         raise ModelError(
             f"prompts need several documents packed into one sequence, which {type(model).__name__} does not support",
             "choose another method.kind",
@@ -212,7 +211,7 @@ def attach_prefixes(model: Any, sets: int, length: int) -> None:
         width, device = inputs(out) // heads, out.weight.device
         keys = heads if layer.pattern.fused else outputs(layer.part(layer.pattern.key)) // width
         prefixes = DomainSets(Prefix(length, keys, width, device) for _ in range(sets))
-        _attention_of(layer).add_module(PREFIXES, prefixes)
+        _attention_of(layer).add_module(attention.PREFIXES, prefixes)
 
 
 @torch.no_grad()
@@ -228,7 +227,7 @@ def begin_prefixes(model: Any, number: int, words: Tensor) -> None:
         number: number of the domain whose prefixes are initialized, from 0; 0 for shared prefixes.
         words: token ids, int64 [length].
     """
-    by_layer: list[Any] = [getattr(_attention_of(layer), PREFIXES) for layer in layers_of(model)]
+    by_layer: list[Any] = [getattr(_attention_of(layer), attention.PREFIXES) for layer in layers_of(model)]
     chosen, watches = by_layer[0].chosen, [_Watch() for _ in by_layer]
     for prefixes, watch in zip(by_layer, watches, strict=True):
         prefixes.append(watch)

@@ -19,9 +19,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from adapt.model.additions.domain_modules import without_sets
 from adapt.model.additions.table import additions_of
 from adapt.model.architecture import Way
-from adapt.model.packing import attention
+from adapt.model.packing import attention, padded
 from adapt.model.packing.packed import Packed
-from adapt.model.packing.padded import DocumentRows, document_rows, possible_ways, run_as_rows
 from adapt.model.safeguards import quiet
 from adapt.model.sparse_prediction import answering, check_linear_head, gather_of, losses_at, predict_at
 from adapt.model.states import last_hidden_state
@@ -108,7 +107,7 @@ def see_only_earlier(model: torch.nn.Module) -> None:
         ModelError: outputs of the model still depend on later tokens, for example by convolutions, or because its
             attention has no attribute `is_causal`.
     """
-    if document_rows(model):
+    if padded.document_rows(model):
         raise ModelError(
             f"the attention of {type(model).__name__} cannot be made causal: it does not support packed documents",
             "choose an encoder like BERT, RoBERTa, DistilBERT, ELECTRA or ModernBERT, or objective.kind mlm",
@@ -232,8 +231,8 @@ def _keep_apart(
     if additions_of(model.config) or _lacks_memory(error):  # additions only work with packed documents
         raise _refused(model, error) from error
     attention.use_attention_of_library(model)
-    rows, error = run_as_rows(model), None
-    for rows.way in possible_ways(model):
+    rows, error = padded.run_as_rows(model), None
+    for rows.way in padded.possible_ways(model):
         try:
             if _is_close(together(documents), expected) and (
                 rows.way == "by length" or _ignores_padding(rows, documents, together)
@@ -244,7 +243,7 @@ def _keep_apart(
     raise _refused(model, error) from error
 
 
-def _ignores_padding(rows: DocumentRows, documents: list[torch.Tensor], together: Outputs) -> bool:
+def _ignores_padding(rows: padded.DocumentRows, documents: list[torch.Tensor], together: Outputs) -> bool:
     """Whether outputs stay the same if another token is used at padding positions.
 
     The comparison with separate documents may miss a dependence on padding if weights are small.

@@ -23,9 +23,7 @@ from adapt.show.blocks import (
     shown_by,
 )
 from adapt.show.renderers import render_html, render_markdown
-from adapt.show.report import task_tables, trainings
-from adapt.show.report.look_texts import Change, look_drawings, looks_table
-from adapt.show.report.pareto_front import FEWEST
+from adapt.show.report import look_texts, pareto_front, task_tables, trainings
 from adapt.show.report.searches import search_blocks, search_verdicts
 from adapt.show.report.sequence_runs import MEASURES, Sequences, sequences_of
 from adapt.show.report.sequence_section import front_verdict, sequence_verdicts, sequence_warnings
@@ -47,7 +45,7 @@ KEY = 12
 def sections(study: Study, results: Results) -> list[Section]:
     """Builds all sections of the report. Sections without content are left out."""
     compared, priced, in_turn = compare_all(results), Trainings(study), sequences_of(study)
-    traded = tradeoffs(study, FEWEST)
+    traded = tradeoffs(study, pareto_front.FEWEST)
     planned = [
         Section("Verdict", _verdict(study, results, compared, priced, in_turn, traded)),
         Section("What was run", _ran(study, results)),
@@ -103,17 +101,17 @@ def _looks(study: Study) -> list[Block]:
     if not study.looks:
         return [TextBlock("This study is sequential, and its first look (interim analysis) has not happened yet.")]
     recipes = list(dict.fromkeys(recipe for looked in study.looks for recipe in looked.found))
-    drawings = look_drawings(study.looks, recipes, _scale)
+    drawings = look_texts.look_drawings(study.looks, recipes, _scale)
     text = (
         "Difference from the baseline by the number of seeds, with repeated 95% intervals. The band is the margin; a "
         "filled point is the look at which the comparison ended."
     )
     legend = [(recipe, number) for number, recipe in enumerate(recipes, 1)]
     drawn: list[Block] = [Figures(drawings, legend), TextBlock(text)] if drawings else []
-    return [looks_table(study.looks, _change), *drawn]
+    return [look_texts.looks_table(study.looks, _change), *drawn]
 
 
-def _change(figure: str) -> Change:
+def _change(figure: str) -> look_texts.Change:
     """Returns the function that formats differences of a metric of sequences or, for other names, of scores."""
     return next((measure.change for measure in MEASURES if measure.name == figure), points)
 

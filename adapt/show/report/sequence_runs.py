@@ -7,9 +7,8 @@ from typing import Any
 from adapt.runner.record import Record
 from adapt.show.report.study import Study, method_name
 from adapt.show.report.task_comparison import RecipeCompared, corrected, nats, recipe_at_look
-from adapt.statistics import continual_metrics
+from adapt.statistics import continual_metrics, outcomes
 from adapt.statistics.comparison import Comparison, paired, points
-from adapt.statistics.outcomes import vary
 from adapt.statistics.seeds import MARGIN, Looked, Margin, endings
 from adapt.support.better import better_directions
 
@@ -243,7 +242,7 @@ def method_comparisons(sequences: Sequences, measure: Measure) -> dict[str, Comp
     others = [name for name in sequences.methods if name != sequences.baseline]
     pairs = {name: values for name in others if (values := _pairs(sequences, name, measure))}
     return {
-        name: paired([mine - theirs for mine, theirs in values], any(map(vary, zip(*values, strict=True))))
+        name: paired([mine - theirs for mine, theirs in values], any(map(outcomes.vary, zip(*values, strict=True))))
         for name, values in pairs.items()
     }
 

@@ -9,10 +9,8 @@ import numpy as np
 
 from adapt.runner.record import Record
 from adapt.show.blocks import METRICS, NONE, Cell, Table, darkness, heldout_note, worded_interval
+from adapt.show.report import study, task_comparison, task_tables
 from adapt.show.report.sequence_runs import MEASURES, Measure, Paired, SequenceRun, Sequences, by_seed, cells_of
-from adapt.show.report.study import record_at
-from adapt.show.report.task_comparison import WORDS, hours, stars
-from adapt.show.report.task_tables import MARKS, score_cell
 from adapt.stage.domain_sequence import two_lines
 from adapt.statistics.comparison import p_value
 from adapt.statistics.continual_metrics import Matrix
@@ -48,7 +46,7 @@ def methods(sequences: Sequences, compared: Mapping[str, Mapping[str, Paired]]) 
         "Mean over seeds ± standard deviation, with 95% interval. The value of a seed is the mean over its orders."
         f" {ABOUT}"
     )
-    marks = f" {MARKS}; not corrected for the number of metrics." if any(compared.values()) else ""
+    marks = f" {task_tables.MARKS}; not corrected for the number of metrics." if any(compared.values()) else ""
     return Table(["method", *(measure.title for measure in shown), "seeds", "runs"], rows, TITLE, note + marks)
 
 
@@ -70,7 +68,7 @@ def _figure(sequences: Sequences, method: str, measure: Measure, paired: Paired 
     if over_seeds.deviation is not None:
         small = f"± {over_seeds.deviation:.3f}" if measure.is_loss else f"± {100 * over_seeds.deviation:.1f}"
     small += worded_interval(over_seeds.low, over_seeds.high, measure.text, ", ")
-    return Cell(measure.text(over_seeds.mean), small, stars(paired))
+    return Cell(measure.text(over_seeds.mean), small, task_comparison.stars(paired))
 
 
 def sequence_differences(sequences: Sequences, compared: Mapping[str, Mapping[str, Paired]]) -> Table | None:
@@ -105,7 +103,7 @@ def _difference(name: str, measure: Measure, paired: Paired) -> list[Cell | str]
         Cell(measure.change(comparison.difference), strong=paired.significant),
         worded_interval(comparison.low, comparison.high, measure.change) or NONE,
         *ps,
-        WORDS[paired.ended],
+        task_comparison.WORDS[paired.ended],
         f"{paired.pairs}",
     ]
 
@@ -134,7 +132,7 @@ def _score(scores: Sequence[float], best: float, has_several: bool) -> Cell:
     if not scores:
         return Cell(NONE)
     over_seeds = spread(scores)
-    return score_cell(over_seeds, "", has_several and over_seeds.mean == best)
+    return task_tables.score_cell(over_seeds, "", has_several and over_seeds.mean == best)
 
 
 def method_tables(method: str, runs: Sequence[SequenceRun]) -> list[Table]:
@@ -219,7 +217,7 @@ def run_costs(run: SequenceRun) -> RunCosts | None:
 def _records(folders: Iterable[str]) -> list[Record] | None:
     """Reads the records in some folders. Returns None if a record is gone or cannot be read."""
     # Several steps may share an input, which must be counted once.
-    found = [record_at(folder) for folder in dict.fromkeys(folders)]
+    found = [study.record_at(folder) for folder in dict.fromkeys(folders)]
     known = [record for record in found if record]
     return known if len(known) == len(found) else None
 
@@ -238,7 +236,7 @@ COLUMNS = (
     Column("parameters", lambda costs: costs.parameters, lambda value: f"{value / 1e6:,.1f} M"),
     Column("size on disk", lambda costs: costs.stored, lambda value: _bytes(value)),
     Column("training FLOPs", lambda costs: costs.flops, lambda value: f"{value:.2e}"),
-    Column("device time", lambda costs: costs.device_hours, hours, median),
+    Column("device time", lambda costs: costs.device_hours, task_comparison.hours, median),
     Column("peak memory", lambda costs: costs.peak_memory, lambda value: _bytes(value)),
 )
 

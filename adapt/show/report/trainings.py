@@ -22,14 +22,12 @@ from adapt.show.drawing import canvas, color, style, svg
 from adapt.show.report.study import Entry, Study, upstream
 from adapt.show.report.study_results import Results
 from adapt.show.report.task_comparison import Compared, Trainings, finetuning_hours, gain, hours, nats, span
-from adapt.stage.export_model import Adapted
-from adapt.stage.select_documents import Nearness, example_table, nearness_table
-from adapt.stage.training_result import held_time_of
+from adapt.stage import export_model, select_documents, training_result
 
 
 def exports_of(study: Study) -> list[Entry]:
     """Lists the exports of a study. Each pre-training run has one export."""
-    return [entry for entry in study.entries if isinstance(entry.result, Adapted)]
+    return [entry for entry in study.entries if isinstance(entry.result, export_model.Adapted)]
 
 
 MOST_VERDICTS = 8
@@ -113,9 +111,9 @@ def pretraining(study: Study) -> Table:
     return Table(header, rows, "Pre-training", note)
 
 
-def _goodput(of: Adapted) -> Cell:
+def _goodput(of: export_model.Adapted) -> Cell:
     """Returns a cell with the useful share of the held device time, and the three largest causes of lost time."""
-    held = held_time_of(of)
+    held = training_result.held_time_of(of)
     return Cell(f"{held.goodput:.1%}", held.losses(most=3)) if held else Cell(NONE)
 
 
@@ -270,7 +268,7 @@ def selection_blocks(entries: Sequence[Entry]) -> list[Block]:
     entries = list({entry.record.key: entry for entry in reversed(entries)}.values())[::-1]
     if not entries:
         return []
-    judged: dict[str, Nearness] = {}
+    judged: dict[str, select_documents.Nearness] = {}
     for entry in entries:
         judged[entry.label] = entry.result.selection
         if entry.result.random:
@@ -278,11 +276,11 @@ def selection_blocks(entries: Sequence[Entry]) -> list[Block]:
         judged[f"{entry.label}, target"] = entry.result.target
     chosen = [entry for entry in entries if entry.result.random][:MOST]
     maps = [drawn for entry in chosen if (drawn := selection_map(entry.label, entry.record))]
-    read = [table for entry in entries if (table := example_table(entry.label, entry.record.path))]
+    read = [table for entry in entries if (table := select_documents.example_table(entry.label, entry.record.path))]
     warned = [FindingBlock(entry.label, line, "warning") for entry in entries for line in entry.result.markup]
     return [
         *([Findings(warned)] if warned else []),
-        nearness_table(judged),
+        select_documents.nearness_table(judged),
         *maps[:OPEN],
         *([Folded("More maps", maps[OPEN:])] if maps[OPEN:] else []),
         Folded("Selected documents to read", read),

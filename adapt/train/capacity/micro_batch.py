@@ -14,11 +14,9 @@ from adapt.method.base import Method
 from adapt.method.collectives import without_others
 from adapt.model.size import ModelSize
 from adapt.objective.objective import Batch, Objective
+from adapt.train import failure, model_options, schedule
 from adapt.train.capacity.device import found, limited
 from adapt.train.capacity.memory import Memory, fit, micro_batch_sizes
-from adapt.train.failure import PASS_FILE, note_pass
-from adapt.train.model_options import Precision, least_of_ranks
-from adapt.train.schedule import micro_batch
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,7 @@ class RankPlace:
     """Device of a rank, with its precision and the number of processes that share it."""
 
     device: torch.device
-    precision: Precision
+    precision: model_options.Precision
     shared_by: int
     """Number of training processes on this machine, summed over all training runs."""
 
@@ -74,14 +72,14 @@ def passes(
 
         def run(rows: int) -> None:
             if is_first:
-                note_pass(folder, rows)
+                failure.note_pass(folder, rows)
             trial_pass(model, objective, method, rows, length, precision, reserved)
 
         size = largest_that_runs(run, candidates)
         if is_first:
             # removes the trial's record, so that a kill before training is not attributed to the trial
-            (folder / PASS_FILE).unlink(missing_ok=True)
-    return _cut(training, resources.workers, least_of_ranks(size, place.device))
+            (folder / failure.PASS_FILE).unlink(missing_ok=True)
+    return _cut(training, resources.workers, model_options.least_of_ranks(size, place.device))
 
 
 def _cut(training: TrainingConfig, workers: Workers, most: int | None = None) -> tuple[int, int]:
@@ -89,7 +87,7 @@ def _cut(training: TrainingConfig, workers: Workers, most: int | None = None) ->
 
     The micro-batch does not depend on the current number of ranks, but the number of passes does.
     """
-    size, _ = micro_batch(training, workers, most)
+    size, _ = schedule.micro_batch(training, workers, most)
     return size, training.global_batch_size // (size * dist.get_world_size())
 
 
@@ -118,7 +116,7 @@ def trial_pass(
     method: Method,
     rows: int,
     sequence_length: int,
-    precision: Precision,
+    precision: model_options.Precision,
     reserved: int = 0,
 ) -> None:
     """Runs the forward and backward pass that needs the most memory, in which one document fills each row.

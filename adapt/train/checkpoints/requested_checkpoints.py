@@ -14,8 +14,7 @@ from pathlib import Path
 
 import ray.train
 
-from adapt.support.errors import BudgetError
-from adapt.support.schema import END_FILE
+from adapt.support import errors, schema
 from adapt.train.failure import NodeLeaves
 from adapt.train.training_run import WISH_FILE
 
@@ -72,7 +71,7 @@ class CheckpointRequests:
         if self.nodes_may_go and now >= self._next_ask:
             self._next_ask = now + ASK_S
             said += _ASK
-        if self.folder is not None and (self.folder / END_FILE).exists():
+        if self.folder is not None and (self.folder / schema.END_FILE).exists():
             said += _END
         return said
 
@@ -90,7 +89,7 @@ class CheckpointRequests:
             BudgetError: the budget is spent. All ranks raise the error after the same step.
         """
         if self.ended and step < steps:
-            raise BudgetError(f"training stopped after step {step} of {steps}, with a checkpoint")
+            raise errors.BudgetError(f"training stopped after step {step} of {steps}, with a checkpoint")
 
     def leave_if_due(self) -> None:
         """Ends all ranks if a node leaves. Call it after the checkpoint of the step.
