@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from adapt.config import Config
 from adapt.model.locate import Pretrained
 from adapt.model.start import Start
 from adapt.objective.table import objective_what, weighs_words
-from adapt.runner import Done, Outcome, Stage
+from adapt.runner import Outcome
 from adapt.runner.record import cost_of
 from adapt.support.errors import ConfigError
 from adapt.train.capacity.device import training_needs
@@ -149,42 +149,9 @@ def needs_as_training(config: Config) -> Mapping[str, float]:
     return training_needs(config.resources)
 
 
-@dataclass(frozen=True, eq=False)
-class MeasureSums(Stage[Summed]):
-    """Base class of stages that measure values on rows of a domain, and average them over all domains so far.
+def summed_up(summing: Summing, name: str, previous: Path | None) -> Outcome[Summed]:
+    """Sums measurements over rows on the cluster with `row_sums.sum_up`. Returns the stage's record and its cost."""
+    from adapt.method.row_sums import sum_up
 
-    Subclasses set the class attributes.
-    """
-
-    device_time = "own"
-    measured: ClassVar[str]
-    """Name of the measured quantity, for messages."""
-    file: ClassVar[str]
-    """Name of the file with the means, in the folder of the stage."""
-    adding: ClassVar[ImportedFunction]
-    """The function that computes the sums on one device."""
-
-    name: str
-    config: Config
-    sequences: int
-    """Number of rows that pass through the model."""
-    start: Start
-    """The model that is measured."""
-    texts: tuple[Stage[Any], ...]
-    """The prepared texts for the measurement."""
-    previous: Stage[Summed] | None
-    """The stage with the means of the earlier domains. None for the first domain."""
-
-    def what(self) -> Mapping[str, Any]:
-        return what_of_sums(self.config, self.start, self.sequences)
-
-    def needs(self) -> Mapping[str, float]:
-        return needs_as_training(self.config)
-
-    def run(self, folder: Path, done: Done) -> Outcome[Summed]:
-        from adapt.method.row_sums import sum_up
-
-        start, texts = self.start.made(done), tuple(str(done[text].path) for text in self.texts)
-        summing = Summing(self.config, start, texts, str(folder), self.sequences, self.measured, self.adding)
-        result = sum_up(summing, self.file, done[self.previous].path if self.previous else None)
-        return Outcome(result, cost_of(result.device_seconds, self.config.resources.price_per_device_hour))
+    result = sum_up(summing, name, previous)
+    return Outcome(result, cost_of(result.device_seconds, summing.config.resources.price_per_device_hour))

@@ -19,7 +19,8 @@ from adapt.config import Config, NonNegativeFloat, PositiveInt
 from adapt.method import measurement
 from adapt.method.base import AddedMemory, Domain, Method, Setting, TrainingEngine
 from adapt.model.size import ModelSize
-from adapt.runner import Stage
+from adapt.model.start import Start
+from adapt.runner import Done, Outcome, Stage
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -151,10 +152,32 @@ class Ewc(PullsWeights):
         return AddedMemory(held=8.0 * size.parameters / shared_by)
 
 
-class MeasureFisher(measurement.MeasureSums):
+@dataclass(frozen=True, eq=False)
+class MeasureFisher(Stage[measurement.Summed]):
     """Measures the Fisher information: how much the loss on a text depends on each weight (1612.00796, equation 3)."""
 
     kind = "fisher"
-    measured = MEASURED
-    file = FISHER_FILE
-    adding = measurement.ImportedFunction("adapt.method.quadratic_penalty:squared_gradients")
+    device_time = "own"
+
+    name: str
+    config: Config
+    sequences: int
+    """Number of rows that pass through the model."""
+    start: Start
+    """The model whose Fisher information is measured."""
+    texts: tuple[Stage[Any], ...]
+    """The prepared texts for the measurement."""
+    previous: Stage[measurement.Summed] | None
+    """The stage with the mean Fisher information of the earlier domains; None if there is no such stage."""
+
+    def what(self) -> Mapping[str, Any]:
+        return measurement.what_of_sums(self.config, self.start, self.sequences)
+
+    def needs(self) -> Mapping[str, float]:
+        return measurement.needs_as_training(self.config)
+
+    def run(self, folder: Path, done: Done) -> Outcome[measurement.Summed]:
+        start, texts = self.start.made(done), tuple(str(done[text].path) for text in self.texts)
+        squares = measurement.ImportedFunction("adapt.method.quadratic_penalty:squared_gradients")
+        summing = measurement.Summing(self.config, start, texts, str(folder), self.sequences, MEASURED, squares)
+        return measurement.summed_up(summing, FISHER_FILE, done[self.previous].path if self.previous else None)

@@ -18,7 +18,8 @@ from adapt.method import measurement
 from adapt.method.base import AddedMemory, Domain, Method, Setting
 from adapt.model.architecture import check_units
 from adapt.model.size import ModelSize, model_size
-from adapt.runner import Stage
+from adapt.model.start import Start
+from adapt.runner import Done, Outcome, Stage
 from adapt.runner.stage import deciding
 from adapt.support.errors import ConfigError
 
@@ -149,13 +150,35 @@ class Lora(Method):
         return float(self.options.layers * self.options.rank * size.layers * width)
 
 
-class MeasureMoments(measurement.MeasureSums):
+@dataclass(frozen=True, eq=False)
+class MeasureMoments(Stage[measurement.Summed]):
     """Measures second moments of linear layers' inputs (arXiv 2406.05223), averaged over all domains so far."""
 
     kind = "moments"
-    measured = "second moments"
-    file = MOMENTS_FILE
-    adding = measurement.ImportedFunction("adapt.method.lora.variants:second_moments")
+    device_time = "own"
+
+    name: str
+    config: Config
+    sequences: int
+    """Number of rows that pass through the model."""
+    start: Start
+    """The model that is measured."""
+    texts: tuple[Stage[Any], ...]
+    """The prepared texts for the measurement."""
+    previous: Stage[measurement.Summed] | None
+    """The stage with the mean second moments of the layers' inputs on earlier domains. None for the first domain."""
+
+    def what(self) -> Mapping[str, Any]:
+        return measurement.what_of_sums(self.config, self.start, self.sequences)
+
+    def needs(self) -> Mapping[str, float]:
+        return measurement.needs_as_training(self.config)
+
+    def run(self, folder: Path, done: Done) -> Outcome[measurement.Summed]:
+        start, texts = self.start.made(done), tuple(str(done[text].path) for text in self.texts)
+        moments = measurement.ImportedFunction("adapt.method.lora.variants:second_moments")
+        summing = measurement.Summing(self.config, start, texts, str(folder), self.sequences, "second moments", moments)
+        return measurement.summed_up(summing, MOMENTS_FILE, done[self.previous].path if self.previous else None)
 
 
 def check_rank(options: LoraOptions, smallest: int) -> None:
