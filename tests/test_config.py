@@ -58,8 +58,6 @@ PAPER = {
     "model.path": "FacebookAI/roberta-base",
     "objective.kind": "mlm",
     "objective.mask_fraction": 0.15,
-    "objective.mask_token_fraction": 0.8,
-    "objective.random_token_fraction": 0.1,
     "training.learning_rate": 5e-4,
     "training.warmup_fraction": 0.06,
     "training.weight_decay": 0.01,

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from adapt.config import (
-    ComparisonConfig,
     Config,
     CorpusConfig,
     EnsembleConfig,
@@ -95,7 +94,6 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
         select=SelectConfig(kind=["dsir", "knn", "classifier"], pool_paths="data/pool.jsonl", per_example=1),
         merge=MergeConfig(models=["model"]),
         ensemble=EnsembleConfig(models=["model", "model/"]),
-        comparison=ComparisonConfig(pseudo_perplexity=True),
         storage=StorageConfig(root=str(tmp_path / "runs")),
     )
 

@@ -162,8 +162,6 @@ class MixtureConfig:
     temperature: PositiveFloat = 1.0
     """Sources without weights are sampled in proportion to rows^(1/temperature). At 1, every row is seen once per
     epoch; higher values balance large and small sources (5 is usual for languages, arXiv 1907.05019)."""
-    exhausted: Literal["repeat", "stop"] = "repeat"
-    """What happens when all rows of a source have been used: `repeat` starts the source again, `stop` ends the run."""
     replay_kind: Literal["files", "self", "gibbs", "decoder"] = how("files")
     """Where general text comes from. `files`: replay_paths. `self`: the model, which must be a decoder, generates the
     text before training (arXiv 2605.26097). For encoders: `gibbs` starts from random text and redraws masked positions

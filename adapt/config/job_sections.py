@@ -55,12 +55,10 @@ class EvaluationConfig:
     The share determines how many held-out documents are measured. Only the first evaluation.sequence_length tokens of
     each document are measured."""
     probe: Literal["knn", "linear"] | None = how(None)
-    """Also measure, at the steps of evaluation.interval_steps, how well a simple classifier on the frozen features of
-    the current model solves each task (`task` and `tasks`, except kind tokens). `knn`: the nearest train examples vote
-    (`comparison.neighbours`, as in dontstop evaluate). `linear`: logistic regression. evaluation.share limits the
-    number of train and dev examples that are used. Needs evaluation.interval_steps."""
-    probe_pooling: Literal["mean", "cls"] = how("mean")
-    """Features of a text for the probe: the `mean` of the last layer's states, or the state of the first token."""
+    """Also measure, at the steps of evaluation.interval_steps, how well a simple classifier on frozen features of the
+    current model (the mean of the last layer's states) solves each task (`task` and `tasks`, except kind tokens).
+    `knn`: the 10 nearest train examples vote, as in dontstop evaluate. `linear`: logistic regression. evaluation.share
+    limits the number of train and dev examples that are used. Needs evaluation.interval_steps."""
 
 
 @dataclass(frozen=True)
@@ -160,12 +158,6 @@ class ComparisonConfig:
     models: list[NamedModel] = how_list()
     """Models to compare with model.path: a list of {name, path}. If a model's token ids differ from those of
     model.path's tokenizer, losses are compared per byte of text."""
-    neighbours: PositiveInt = 10
-    """Number of nearest train examples (by cosine of mean features) that vote on the label of a text, for `task` and
-    `tasks`."""
-    pseudo_perplexity: bool = False
-    """Also measure pseudo-perplexity on the first 100 held-out documents of each domain. Tokens are masked one at a
-    time (Salazar et al., arXiv 1910.14659), which is slow: one forward pass per token."""
 
 
 @dataclass(frozen=True)

@@ -66,26 +66,13 @@ class ObjectiveConfig:
     `package.module:Class` names your own masking."""
     mask_fraction: OpenFraction = 0.15
     """Share of a row's tokens that are predicted, at least one token per row. At 0.3 a model often learns more at
-    little cost (Wettig et al., arXiv 2202.08005). Not used by `causal`, `causal_detour` and
-    `tsdae`."""
-    mask_token_fraction: Fraction = 0.8
-    """Share of the predicted tokens that are replaced by the mask token."""
-    random_token_fraction: Fraction = 0.1
-    """Share of the predicted tokens that are replaced by a random ordinary token. The remaining predicted tokens are
-    unchanged."""
-    entity_fraction: Fraction = 0.5
-    """`entity`: share of the predicted tokens that are taken from entities. If there are too few entities, words are
-    used."""
+    little cost (Wettig et al., arXiv 2202.08005). Of these tokens, 80% are replaced by the mask token and 10% by a
+    random token. Not used by `causal`, `causal_detour` and `tsdae`."""
     entity_field: str | None = None
     """`entity`: corpus field with a document's entities: a list of [start, end) character offsets."""
     tagger: str | None = None
     """`entity`: `package.module:Class`, a subclass of adapt.corpus.entities.Tagger that finds the entities of a text,
     instead of `entity_field`. The class is your code; it runs on the workers that tokenize."""
-    span_stop: OpenFraction = 0.2
-    """`span`: probability that a span ends after each of its words, so lengths have a geometric distribution (SpanBERT,
-    arXiv 1907.10529)."""
-    span_max_words: PositiveInt = 10
-    """`span`: length of the longest span [words]."""
 
 
 @dataclass(frozen=True)

@@ -321,12 +321,6 @@ class Mixture:
         rows, slots = sum(rows for rows, _ in domain), sum(slots for _, slots in domain)
         return -(-rows * self.period // slots)
 
-    @property
-    def exhausted(self) -> int:
-        """Number of samples that the run reads before any row is repeated."""
-        used = [number for number, slots in enumerate(self.slots) if slots]
-        return min(self._sample_of(number, self.groups[number].total) for number in used)
-
     def _slots_of(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the group of each sample, and the number of the sample within its group."""
         periods, places = np.divmod(samples, self.period)
@@ -358,15 +352,6 @@ class Mixture:
         part = np.bincount(self._pattern(period)[0][:rest], minlength=len(self.groups))
         counts = self._periods.before(period) + part + np.array(self.ahead or [0], np.int64)
         return [int(number) for number in counts]
-
-    def _sample_of(self, group: int, number: int) -> int:
-        """Returns the position in the run of a group's sample with the index `number`.
-
-        Positions and indices begin at 0.
-        """
-        period, rank = divmod(number, self.slots[group])
-        pattern, ranks = self._pattern(period)
-        return period * self.period + int(np.flatnonzero((pattern == group) & (ranks == rank))[0])
 
     def _seed_of(self, number: int) -> int:
         """Returns the seed of group `number`. The number -1 gives the seed of the order of slots.

@@ -4,7 +4,7 @@
 - `verdict`: says in one sentence whether a new model is better than its initial model.
 - `measure_model`: measures one model or an ensemble on some corpora in a Ray task, with intervals, and finds the texts
   that the model was trained on.
-- `evaluation_task`: the code of this Ray task: loads the model, measures losses and pseudo-perplexity, predicts words
+- `evaluation_task`: the code of this Ray task: loads the model, measures losses, predicts words
   for examples.
 - `losses`: the loss of each document, also for models with separate parameters for each domain.
 - `while_training`: measures held-out losses while a model trains, and limits the cost.

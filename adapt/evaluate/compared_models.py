@@ -190,8 +190,6 @@ class ModelsCompared:
     """Number of test texts that were left out because they are also in train, keyed by task; None without tasks."""
     knn_change: dict[str, dict[str, Estimate]] = field(default_factory=dict)
     """Accuracy of nearest neighbours minus the first model's accuracy, paired by text, keyed by task and model."""
-    pseudo_perplexity: dict[str, dict[str, float | None]] | None = None
-    """Pseudo-perplexity, keyed by domain and model; None if it was not measured."""
     unit: LossUnit = "nats per token"
     """Unit of losses and changes. The unit is bits per byte if the models have different tokenizers."""
     benchmarks: BenchmarksCompared | None = None
@@ -232,12 +230,6 @@ class ModelsCompared:
             left = {task: count for task, count in (self.knn_left_out or {}).items() if count}
             for task, count in left.items():
                 blocks.append(TextBlock(f"{task}: {count} test texts that are also in train are left out."))
-        if self.pseudo_perplexity:
-            note = (
-                "Masked models predict each token with only that token masked (Salazar et al. 2020). For causal models,"
-                " the value is the ordinary perplexity. Lower is better."
-            )
-            blocks.append(self._by_model("text", "Pseudo-perplexity", self.pseudo_perplexity, "{:,.2f}", note))
         if self.benchmarks:
             blocks += self.benchmarks.blocks(record.name)
         return [*blocks, TextBlock(f"Picture of the losses: {record.path / 'matrix.png'}")]

@@ -1,20 +1,11 @@
 """Runs stage `evaluate` in a Ray task: loads a model, measures its losses, and predicts words of example sentences.
 
 Examples for people to read are sentences with one masked word or, for causal models, beginnings of sentences.
-
-Stage `perplexity` measures the pseudo-perplexity of masked language models (Salazar et al., arXiv 1910.14659,
-equations 1 and 3), which masks one token at a time:
-
-    PPPL = exp(-1/N sum_t log p(w_t | all other tokens))
-
-over the N tokens of all documents. Each token is masked separately, which takes one forward pass per token.
-Special tokens are not predicted. Documents longer than `evaluation.sequence_length` are split. For causal models, the
-perplexity is measured instead.
 """
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +14,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from adapt.config import Config, EvaluationConfig
 from adapt.evaluate import measure_model
 from adapt.evaluate.losses import (
     SAMPLE_SEED,
     Heldout,
     corrupted_batches,
-    heldout_losses,
     losses_by_domain,
     predictable_tokens,
     prediction_losses,
@@ -37,11 +26,10 @@ from adapt.evaluate.losses import (
 from adapt.model.additions.domain_modules import domains_of
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
-from adapt.model.packing.packed import Packed, sent
-from adapt.model.sparse_prediction import losses_at, predict_at
+from adapt.model.packing.packed import Packed
+from adapt.model.sparse_prediction import predict_at
 from adapt.model.tokenizer import load_tokenizer, sees_both_sides
 from adapt.objective.masking import make, uniform
-from adapt.objective.objective import CausalLanguageModelling
 from adapt.objective.table import measured_objective, objective_options
 from adapt.ray.runtime import hide_unreserved_gpus
 from adapt.support.errors import ModelError
@@ -253,84 +241,3 @@ def _example(
             for guess, probability in zip(guesses.tolist(), probabilities.tolist(), strict=True)
         ],
     }
-
-
-def perplexities(
-    config: Config, pretrained: Pretrained, corpora: Mapping[str, Path], documents: int, folder: Path
-) -> dict[str, float | None]:
-    """Measures a model on the first held-out documents of some corpora, in a Ray task on the connected cluster.
-
-    Measures at most `documents` documents of each corpus, which is the folder of a prepared corpus.
-
-    Returns:
-        The (pseudo-)perplexity on each corpus; None if a corpus has no held-out text.
-    """
-    folders = {name: str(prepared) for name, prepared in corpora.items()}
-    return measure_model.call_on_device(
-        _all_perplexities, config.resources, folder, config, pretrained, folders, documents
-    )
-
-
-def _all_perplexities(
-    config: Config, pretrained: Pretrained, corpora: Mapping[str, str], documents: int
-) -> dict[str, float | None]:
-    causal = config.objective.kind == "causal"
-    loaded = ready(pretrained, causal)
-    evaluation = replace(config.evaluation, max_documents=documents)
-    perplexities: dict[str, float | None] = {}
-    for name, folder in corpora.items():
-        losses, counts = _losses(loaded, Heldout.sample(Path(folder), evaluation), evaluation, causal)
-        perplexities[name] = float(np.exp(losses.sum() / counts.sum())) if counts.sum() else None
-    return perplexities
-
-
-def _losses(
-    loaded: Ready, sample: Heldout, evaluation: EvaluationConfig, causal: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    if causal:
-        return heldout_losses(loaded.model, CausalLanguageModelling(), sample, evaluation, loaded.device)
-    return pseudo_losses(loaded.model, loaded.tokenizer, sample, evaluation, loaded.device)
-
-
-def pseudo_losses(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    sample: Heldout,
-    evaluation: EvaluationConfig,
-    device: torch.device,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns, for each document, the sum of -log p(token | other tokens) [nats] and the number of predicted tokens.
-
-    Both arrays have one value per document, float64 and int64.
-    """
-    losses, counts = np.zeros(len(sample.tokens)), np.zeros(len(sample.tokens), np.int64)
-    special = torch.tensor(tokenizer.all_special_ids)
-    most = evaluation.sequence_length * evaluation.micro_batch
-    shift = int(sees_both_sides(model.config))  # 1 for mntp: a token is predicted at the position before it
-    model.to(device).eval()
-    for index, tokens in enumerate(sample.tokens):
-        for piece in torch.from_numpy(tokens.astype(np.int64)).split(evaluation.sequence_length):
-            predicted = (~torch.isin(piece, special)).nonzero().flatten()
-            predicted = predicted[predicted >= shift]
-            counts[index] += len(predicted)
-            for copies, masked, targets in _masked(piece, predicted, int(tokenizer.mask_token_id), most):
-                starts = (torch.arange(len(piece)) == 0).expand_as(copies)
-                packed = Packed.of(copies, torch.ones_like(masked), starts).to(device)
-                positions = sent(masked.flatten().nonzero().flatten() - shift, device)
-                values = losses_at(model, packed, positions, sent(targets, device))
-                losses[index] += float(values.double().sum())
-    return losses, counts
-
-
-def _masked(piece: Tensor, positions: Tensor, mask: int, most: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yields copies of a text in groups of at most `most` tokens. Each copy has one masked token.
-
-    Yields:
-        The copies, int64 [C, L]; the masked positions, bool [C, L]; and the masked tokens, int64 [C].
-    """
-    for chosen in positions.split(max(1, most // len(piece))):
-        if not len(chosen):
-            continue
-        masked = torch.zeros(len(chosen), len(piece), dtype=torch.bool)
-        masked[torch.arange(len(chosen)), chosen] = True
-        yield piece.expand(len(chosen), -1).masked_fill(masked, mask), masked, piece[chosen]

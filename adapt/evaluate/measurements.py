@@ -24,6 +24,8 @@ FEWEST = 6
 with probability 2^(1 - n), which is below 5% for n >= 6."""
 FEW_DOCUMENTS = 30
 """Fewer held-out documents than this lead to a warning, because losses and their intervals are then unreliable."""
+NEIGHBOURS = 10
+"""Number of nearest train examples, by cosine of mean features, that vote on the label of a text."""
 Rows = list[list[float]]
 Ends = list[list[float | None]]
 

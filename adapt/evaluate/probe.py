@@ -24,7 +24,7 @@ from sklearn.preprocessing import StandardScaler
 from adapt.config import Config, EvaluationConfig
 from adapt.corpus.sample_order import permute
 from adapt.evaluate import evaluation_task, losses, measure_model, measurements, while_training
-from adapt.model import sentence_vectors, sparse_prediction
+from adapt.model import sparse_prediction
 from adapt.model.locate import Pretrained
 from adapt.model.packing.packed import Packed
 from adapt.model.states import features_of, text_features
@@ -63,7 +63,7 @@ def _classified(config: Config, pretrained: Pretrained, tasks: Mapping[str, str]
         )
         clean = ~np.array(test.leaked, bool)
         labels, truth = np.array(train.labels), np.array(test.labels)[clean]
-        voted = knn_labels(known, labels, queries[clean], config.comparison.neighbours)
+        voted = knn_labels(known, labels, queries[clean], measurements.NEIGHBOURS)
         by_task[name] = ((voted == truth).astype(int).tolist(), int((~clean).sum()))
     return by_task
 
@@ -122,7 +122,6 @@ class Probe:
         length = evaluation.sequence_length
         self._tokens = [split.tokens[i][:length] for split, of in ((train, known), (dev, asked)) for i in of]
         self._segments = [split.segments[i][:length] for split, of in ((train, known), (dev, asked)) for i in of]
-        self._pooling = sentence_vectors.FEATURES[evaluation.probe_pooling]
         rows = (
             place.micro_batch * place.config.training.sequence_length // length
         )  # a forward pass of this many rows fits in memory
@@ -151,7 +150,7 @@ class Probe:
         def states(packed: Packed, second: torch.Tensor | None) -> torch.Tensor:
             return sparse_prediction.states_of(engine, packed, second)
 
-        computed = features_of(states, texts, self._place.device, self._length, self._at_once, self._pooling, segments)
+        computed = features_of(states, texts, self._place.device, self._length, self._at_once, segments=segments)
         features = torch.zeros(len(self._tokens), computed.shape[1])
         features[passed[:own]] = torch.from_numpy(computed[:own])
         self._place.add_up(features)
@@ -159,7 +158,7 @@ class Probe:
 
     def _predicted(self, known: np.ndarray, asked: np.ndarray) -> np.ndarray:
         if self._kind == "knn":
-            return knn_labels(known, self._labels, asked, self._place.config.comparison.neighbours)
+            return knn_labels(known, self._labels, asked, measurements.NEIGHBOURS)
         return linear_labels(known, self._labels, asked)
 
 

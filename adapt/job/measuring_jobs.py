@@ -28,7 +28,7 @@ from adapt.runner import Finished, Stage
 from adapt.stage.benchmarks import BenchmarkedModel, CompareBenchmarks
 from adapt.stage.context import Context, check_sides, located, same_tokens
 from adapt.stage.finetuning import PrepareTask, task_of
-from adapt.stage.model_evaluation import Compare, Evaluate, Look, ModelMeasured, Neighbours, Perplexity, Similarity
+from adapt.stage.model_evaluation import Compare, Evaluate, Look, ModelMeasured, Neighbours, Similarity
 from adapt.stage.prepare_text import Prepared
 from adapt.stage.text_sources import Files, held_out, listed_files
 from adapt.stage.vocabulary_stages import (
@@ -66,12 +66,6 @@ def evaluate_stages(context: Context) -> Compare:
     measured = {
         name: _measured(model, name, *(_texts(model) if name in different else texts)) for name, model in models.items()
     }
-    if different and config.comparison.pseudo_perplexity:
-        raise ConfigError(
-            f"comparison.pseudo_perplexity is measured per token, but the models {different[0]} and {FIRST} have"
-            " different tokenizers",
-            "set comparison.pseudo_perplexity to false; losses are still compared, per byte of text",
-        )
     recipes = {model.name: model.recipe for model in others if model.recipe}
     if clash := next((recipe for recipe in recipes.values() if recipe in models), None):
         raise ConfigError(f"comparison.models: the recipe {clash} is also the name of a model", "rename one of them")
@@ -95,7 +89,6 @@ def _measured(
     return ModelMeasured(
         Evaluate.of(context, name, corpora),
         Neighbours.of(context, name, tasks) if tasks else None,
-        Perplexity.of(context, name, corpora) if context.config.comparison.pseudo_perplexity else None,
     )
 
 

@@ -29,7 +29,7 @@ from transformers import PreTrainedTokenizerBase
 
 from adapt.config import ObjectiveConfig
 from adapt.objective.objective import Batch, Corrupted, Objective
-from adapt.objective.table import OBJECTIVES
+from adapt.objective.table import FROM_ENTITIES, MASKED, OBJECTIVES, RANDOM, SPAN_STOP, SPAN_WORDS
 from adapt.objective.word_weights import WordWeights
 from adapt.support.schema import ENTITIES, UNIT_STARTS, WORD_STARTS, marks_of
 from adapt.support.splitmix import GOLDEN, mix
@@ -44,7 +44,7 @@ class Masking(Objective):
     Units of one or more tokens are chosen at random, at least one unit per row.
 
     Of the predicted tokens, 80% are shown as the mask token, 10% as a random ordinary token and 10% unchanged
-    (the shares are configurable; Devlin et al. 2019). All draws depend only on (seed, epoch, row, position).
+    (Devlin et al. 2019). All draws depend only on (seed, epoch, row, position).
     """
 
     replaces_units = False
@@ -111,9 +111,8 @@ class Masking(Objective):
         action = self.draw(REPLACEMENT, batch)
         if self.replaces_units:
             action = action.gather(1, heads)
-        masked = positions & (action < self.config.mask_token_fraction)
-        shares = self.config.mask_token_fraction + self.config.random_token_fraction
-        randomised = positions & ~masked & (action < shares)
+        masked = positions & (action < MASKED)
+        randomised = positions & ~masked & (action < MASKED + RANDOM)
         ordinary_ids = self._ordinary_ids  # never a special token
         random_tokens = ordinary_ids[(self.draw(TOKEN, batch) * len(ordinary_ids)).long()]
         return torch.where(masked, self.mask_id, torch.where(randomised, random_tokens, batch.tokens))
@@ -173,7 +172,7 @@ class WholeWordMasking(Masking):
 
 
 class EntityMasking(Masking):
-    """Predicts entities and words: `entity_fraction` of the predicted tokens come from entities, if there are enough.
+    """Predicts entities and words: half of the predicted tokens come from entities, if there are enough.
 
     If a row has too few entities, more words are predicted. If it has too few words, more entities are predicted. An
     entity that is divided between two rows counts as two entities.
@@ -189,7 +188,7 @@ class EntityMasking(Masking):
         is_entity = batch.marks[ENTITIES]
         in_entities, in_words = size.where(is_entity, 0), size.where(~is_entity, 0)
         wanted = self.budget(eligible)
-        due = torch.minimum(wanted * self.config.entity_fraction, in_entities.sum(1))
+        due = torch.minimum(wanted * FROM_ENTITIES, in_entities.sum(1))
         from_words = torch.minimum(wanted - due, in_words.sum(1))
         taken = take_units(order, in_entities, wanted - from_words, self.draw(CROSSING, batch)[:, 0])
         taken |= take_units(order, in_words, from_words, self.draw(WORD_CROSSING, batch)[:, 0])
@@ -242,7 +241,7 @@ class SpanMasking(Masking):
 
     def __init__(self, config: ObjectiveConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
         super().__init__(config, tokenizer, seed)
-        chances = length_distribution(config.span_stop, config.span_max_words)
+        chances = length_distribution(SPAN_STOP, SPAN_WORDS)
         self._below = chances.cumsum(0)[:-1]  # random numbers between bounds n - 1 and n give length n
 
     def heads(self, batch: Batch, eligible: Tensor) -> Tensor:

@@ -40,19 +40,7 @@ def refuse_contradictions(config: Config, kind: Kind) -> None:
             f"objective.kind rtd does not work with dontstop {kind.name}, which {kind.not_rtd}",
             "use it with dontstop dapt or tapt (in a chain file, set objective only for these stages)",
         )
-    shares = config.objective.mask_token_fraction + config.objective.random_token_fraction
-    if shares > 1:
-        raise ConfigError(
-            f"objective.mask_token_fraction and objective.random_token_fraction add up to {shares:g}",
-            "keep their sum at or below 1",
-        )
     _check_entities(config)
-    if config.mixture.replay_last is not None and config.mixture.exhausted == "stop":
-        raise ConfigError(
-            "mixture.replay_last changes the share of general text during the run, but with mixture.exhausted stop the"
-            " length of the run depends on the shares",
-            "leave mixture.exhausted at repeat, and set training.max_steps",
-        )
     corpus = config.corpus
     selects = kind.selects and bool(config.select.pool_paths)
     if (kind.corpus and not selects) or corpus.paths or corpus.sources or corpus.dataset:

@@ -17,7 +17,7 @@
 - `push_model`: sends the exported model to the Hugging Face Hub.
 - `merge_stage`: merges several models into one.
 - `finetuning`: prepares a labelled task, fine-tunes a model on it, and computes scores over all seeds.
-- `model_evaluation`: measures losses, perplexity and nearest neighbours of models, and compares models and domains.
+- `model_evaluation`: measures losses and nearest neighbours of models, and compares models and domains.
 - `benchmarks`: scores models on standard tasks, and finds items of these tasks in the models' training text.
 - `ensemble`: compares the losses of several models with the loss of their mean prediction.
 - `sequence_matrices`: collects scores and losses of each model of a sequence on each domain.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config
 from adapt.evaluate import while_training
+from adapt.evaluate.measurements import NEIGHBOURS
 from adapt.method.base import Method
 from adapt.method.table import method_of
 from adapt.model.size import ModelSize
@@ -91,9 +92,11 @@ def judged_what(config: Config) -> dict[str, Any]:
     """Returns the settings of measurements that can end a training run. They are part of the stage's key."""
     evaluation = config.evaluation
     names = ["interval_steps", "share", "max_documents", "max_tokens", "sequence_length"]
-    probe = {"neighbours": config.comparison.neighbours, **deciding("scikit-learn")} if evaluation.probe else {}
-    names += ["probe", "probe_pooling"] if evaluation.probe else []
-    return {**{name: getattr(evaluation, name) for name in names}, **probe, "objective": measured_what(config)}
+    settings = {name: getattr(evaluation, name) for name in names}
+    if evaluation.probe:
+        settings |= {"probe": evaluation.probe, "neighbours": NEIGHBOURS, **deciding("scikit-learn")}
+        settings["probe_pooling"] = "mean"  # earlier versions had this field
+    return {**settings, "objective": measured_what(config)}
 
 
 def rules_so_far(config: Config, before: Sequence[str], order: Sequence[str]) -> Config:

@@ -1,7 +1,6 @@
 """Defines the stages that measure models, texts and tasks.
 
 - `evaluate` measures the loss of a model. All models are measured on the same documents and masks.
-- `perplexity` measures the pseudo-perplexity of a model.
 - `neighbours` measures how often the nearest neighbours of a text predict the label of the text correctly.
 - `retrieval` measures how well sentence vectors find relevant texts.
 - `compare` compares several models (Don't Stop Pretraining, table 12).
@@ -19,7 +18,7 @@ from adapt.config import Config, CorpusConfig, what
 from adapt.corpus.files.manifest import Manifest, build_manifest, check_listed
 from adapt.evaluate.compared_models import ModelsCompared
 from adapt.evaluate.measure_model import Measurement, measure, overlaps, trained_on
-from adapt.evaluate.measurements import Retrieved, Similar, TaskNeighbours, TextLoss, Unit, bits_of_earlier
+from adapt.evaluate.measurements import NEIGHBOURS, Retrieved, Similar, TaskNeighbours, TextLoss, Unit, bits_of_earlier
 from adapt.evaluate.retrieval import VectorModel, check_pairs, measure_retrieval
 from adapt.model.sentence_vectors import FEATURES
 from adapt.model.start import Start
@@ -35,9 +34,6 @@ from adapt.stage.preflight import check_start, check_weights
 from adapt.stage.prepare_text import Prepared
 from adapt.support.errors import ConfigError
 from adapt.train.capacity.device import task_needs
-
-PERPLEXITY_DOCUMENTS = 100
-"""Number of held-out documents per domain on which pseudo-perplexity is measured."""
 
 
 @dataclass(frozen=True)
@@ -109,54 +105,6 @@ class Evaluate(Stage[Evaluated]):
 
 
 @dataclass(frozen=True)
-class Perplexities:
-    """Result of `Perplexity` for one model."""
-
-    texts: dict[str, float | None]
-    """Pseudo-perplexity on each corpus, keyed by the corpus's name. None if the corpus has no held-out text."""
-
-
-@dataclass(frozen=True, eq=False)
-class Perplexity(Stage[Perplexities]):
-    """Measures the pseudo-perplexity of a model on the first held-out documents of corpora."""
-
-    kind = "perplexity"
-
-    name: str
-    config: Config
-    start: Start
-    """Model to measure."""
-    corpora: Mapping[str, Stage[Prepared]]
-
-    @classmethod
-    def of(cls, context: Context, label: str, corpora: Mapping[str, Stage[Prepared]]) -> "Perplexity":
-        """Creates the stage that measures the context's model. The name of the stage's folder contains `label`."""
-        return cls(f"{context.config.name}-{label}", context.config, context.start, corpora)
-
-    def what(self) -> Mapping[str, Any]:
-        config = self.config
-        return {
-            **measured_model(config, self.start),
-            "documents": PERPLEXITY_DOCUMENTS,
-            "max_tokens": config.evaluation.max_tokens,
-        }
-
-    def needs(self) -> Mapping[str, float]:
-        return task_needs(self.config.resources)
-
-    def refuse_early(self) -> None:
-        check_start(self.config, self.start)
-
-    def run(self, folder: Path, done: Done) -> Outcome[Perplexities]:
-        from adapt.evaluate.evaluation_task import perplexities
-
-        connect(self.config.resources)
-        corpora = {name: done[text].path for name, text in self.corpora.items()}
-        start = self.start.made(done)
-        return Outcome(Perplexities(perplexities(self.config, start, corpora, PERPLEXITY_DOCUMENTS, folder)))
-
-
-@dataclass(frozen=True)
 class Voted:
     """Result of `Neighbours` for one model."""
 
@@ -186,7 +134,7 @@ class Neighbours(Stage[Voted]):
         config = self.config
         return {
             **measured_model(config, self.start),
-            "neighbours": config.comparison.neighbours,
+            "neighbours": NEIGHBOURS,
             **deciding("scikit-learn"),
         }
 
@@ -296,7 +244,6 @@ class ModelMeasured:
 
     losses: Evaluate
     neighbours: Neighbours | None = None
-    perplexity: Perplexity | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,7 +293,7 @@ class Compare(Stage[ModelsCompared]):
         }
         voted = {name: done[of.neighbours].path for name, of in self.models.items() if of.neighbours}
         knn_change = accuracy_changes(voted, self.bootstrap_samples)
-        of_tasks = {**self._neighbours(done), "knn_change": knn_change, **self._perplexity(done)}
+        of_tasks = {**self._neighbours(done), "knn_change": knn_change}
         benchmarks = done[self.benchmarks].result if self.benchmarks else None
         return Outcome(replace(compared, overlap=overlap, benchmarks=benchmarks, **of_tasks))
 
@@ -357,15 +304,6 @@ class Compare(Stage[ModelsCompared]):
         tasks = next(iter(votes.values())).tasks
         knn = {task: {name: vote.tasks[task].accuracy for name, vote in votes.items()} for task in tasks}
         return {"knn": knn, "knn_left_out": {task: each.left_out for task, each in tasks.items()}}
-
-    def _perplexity(self, done: Done) -> dict[str, Any]:
-        perplexities = {name: done[model.perplexity].result for name, model in self.models.items() if model.perplexity}
-        if not perplexities:
-            return {}
-        by_domain = {
-            domain: {name: each.texts[domain] for name, each in perplexities.items()} for domain in self.domains
-        }
-        return {"pseudo_perplexity": by_domain}
 
 
 @dataclass(frozen=True, eq=False)

@@ -103,8 +103,7 @@ def length_over(config: Config, mixture: "Mixture | None") -> RunLength:
     training = config.training
     if not mixture:
         return length_of(training, sys.maxsize)
-    most = mixture.exhausted if config.mixture.exhausted == "stop" else None
-    length = length_of(training, mixture.epoch, most)
+    length = length_of(training, mixture.epoch)
     if length.rows < training.global_batch_size:
         log(f"the corpus fills only {length.rows} sequences, so a batch of {training.global_batch_size} repeats them")
     return length

@@ -151,11 +151,6 @@ def check_phases(config: Config) -> None:
             f"training.phases is set, but method.kind {config.method.kind} depends on the length of the whole run",
             "choose another method, or leave training.phases out",
         )
-    if config.mixture.exhausted == "stop":
-        raise ConfigError(
-            "mixture.exhausted is stop, but training.phases sets the length of the run",
-            "leave mixture.exhausted at repeat",
-        )
     phases = phases_of(config)
     _check_modules(phases)
     for phase in phases:

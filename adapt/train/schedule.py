@@ -73,7 +73,7 @@ def rows_of(tokens: int, training: TrainingConfig) -> int:
     return ceil(tokens / training.sequence_length)
 
 
-def length_of(training: TrainingConfig, epoch: int, most: int | None = None) -> RunLength:
+def length_of(training: TrainingConfig, epoch: int) -> RunLength:
     """Returns the length of a run, which ends at the first configured limit that it reaches.
 
     If the corpus is smaller than a batch, the batch contains rows of several epochs.
@@ -82,7 +82,6 @@ def length_of(training: TrainingConfig, epoch: int, most: int | None = None) -> 
         training: training settings with the limits. `max_flops` must already be converted to steps
             (`adapt.train.capacity.flops`).
         epoch: number of rows in an epoch.
-        most: maximum number of rows in the run, rounded up to whole steps. None if the number of rows is not limited.
 
     Raises:
         ConfigError: a ramp does not end within the run.
@@ -102,7 +101,6 @@ def length_of(training: TrainingConfig, epoch: int, most: int | None = None) -> 
         training.epochs and for_rows(training.epochs * epoch),
     ]
     steps = min((limit for limit in limits if limit), default=PAPER_STEPS)
-    steps = min(steps, for_rows(most)) if most else steps
     _check_ramps_end(training, steps)
     return RunLength(steps, epoch)
 

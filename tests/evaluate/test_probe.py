@@ -4,16 +4,15 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 
-from adapt.config import ComparisonConfig, Config, EvaluationConfig, TrainingConfig
+from adapt.config import Config, EvaluationConfig, TrainingConfig
 from adapt.evaluate.measure_model import HITS_FILE
-from adapt.evaluate.measurements import TaskNeighbours
+from adapt.evaluate.measurements import NEIGHBOURS, TaskNeighbours
 from adapt.evaluate.probe import (
     Probe,
     halves_of,
@@ -49,11 +48,10 @@ def prepared(folder: Path, train: int = 31, dev: int = 17) -> Path:
     return folder
 
 
-def place(device: torch.device, rank: int, world: int, pooling: Any = "mean") -> Place:
+def place(device: torch.device, rank: int, world: int) -> Place:
     config = Config(
         training=TrainingConfig(sequence_length=LENGTH),
-        evaluation=EvaluationConfig(sequence_length=LENGTH, micro_batch=4, probe_pooling=pooling),
-        comparison=ComparisonConfig(neighbours=3),
+        evaluation=EvaluationConfig(sequence_length=LENGTH, micro_batch=4),
     )
     return Place(config, Tokenizer(), device, micro_batch=3, rank=rank, world=world)
 
@@ -85,14 +83,13 @@ def test_weights_do_not_depend_on_probes_and_scores_not_on_ranks(
     assert on_two.points[0] == on_one.points[0]
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_scores_follow_from_features_of_texts_passed_one_by_one(
-    tmp_path: Path, pooling: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     toy = model()
     prepared(tmp_path)
     monkeypatch.setattr(Place, "add_up", lambda *_: None)
-    probe = Probe(place(torch.device("cpu"), 0, 1, pooling), TaskProbe(str(tmp_path), "knn", 1000))
+    probe = Probe(place(torch.device("cpu"), 0, 1), TaskProbe(str(tmp_path), "knn", 1000))
     with evaluating(toy):
         scores, features = probe(toy), probe.features(toy)
 
@@ -105,7 +102,7 @@ def test_scores_follow_from_features_of_texts_passed_one_by_one(
             ids = torch.tensor(texts.tokens[number][:LENGTH].astype(int))[None]
             with torch.no_grad():
                 states = toy.eval().base_model(input_ids=ids).last_hidden_state[0]
-            rows.append((states.mean(0) if pooling == "mean" else states[0]).numpy())
+            rows.append(states.mean(0).numpy())
         expected[split] = rows, [texts.labels[number] for number in kept]  # type: ignore[misc]
     both = np.array([*expected["train"][0], *expected["dev"][0]])
     found = features[np.lexsort(features.T)]
@@ -115,7 +112,7 @@ def test_scores_follow_from_features_of_texts_passed_one_by_one(
     known, labels = np.array(expected["train"][0]), np.array(expected["train"][1])
     unit = known / np.linalg.norm(known, axis=1, keepdims=True)
     votes = [
-        np.bincount(labels[np.argsort(-(unit @ (text / np.linalg.norm(text))))[:3]], minlength=3).argmax()
+        np.bincount(labels[np.argsort(-(unit @ (text / np.linalg.norm(text))))[:NEIGHBOURS]], minlength=3).argmax()
         for text in expected["dev"][0]
     ]
     right = np.mean(np.array(votes) == expected["dev"][1])
@@ -287,13 +284,12 @@ def test_nothing_to_classify() -> None:
 
 def test_leaked_texts_are_left_out_on_the_cluster(tiny_bert: Path, tmp_path: Path, ray_cluster: None) -> None:
     train = split(12)
-    train.save(tmp_path, "train")
+    replace(train, **{name: value * NEIGHBOURS for name, value in vars(train).items()}).save(tmp_path, "train")
     test = Split(train.ids[:4], train.tokens[:4], train.segments[:4], [0, 1, 1, 0], [False, False, True, True])
     test.save(tmp_path, "test")
     config = Config(evaluation=EVALUATION)
-    one = Config(evaluation=EVALUATION, comparison=type(config.comparison)(neighbours=1))
-    found = nearest_neighbours(one, Pretrained(tiny_bert, tiny_bert), {"toy": tmp_path}, tmp_path)
-    # The nearest neighbour of each text is its copy in train. Texts 0 and 1 have the same labels there. Texts 2 and 3
-    # have other labels, but are left out because they are marked as leaked.
+    found = nearest_neighbours(config, Pretrained(tiny_bert, tiny_bert), {"toy": tmp_path}, tmp_path)
+    # The nearest neighbours of each text are its copies in train. Texts 0 and 1 have the same labels there. Texts 2 and
+    # 3 have other labels, but are left out because they are marked as leaked.
     assert found == {"toy": TaskNeighbours(accuracy=1.0, examples=2, left_out=2)}
     assert json.loads((tmp_path / HITS_FILE).read_text()) == {"toy": [1, 1]}

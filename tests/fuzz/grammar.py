@@ -186,8 +186,6 @@ def _values(draw: Random, kind: str, names: list[str]) -> dict[str, Any]:
     if draw.random() < 0.3:
         sets = [{"name": f"set{n}", "paths": f"@/set{n}.jsonl"} for n in range(draw.randint(1, 2))]
         values |= {"corpus.decontaminate": sets, "corpus.decontaminate_ngram": draw.choice((5, 13))}
-    if draw.random() < 0.3:
-        values["mixture.exhausted"] = "stop"
     if kind == "sequence":
         values |= {"method.kind": draw.choice(("das", "plain")), "training.epochs": None, "training.max_steps": 3}
     return {name: value for name, value in values.items() if value is not None}

@@ -46,18 +46,12 @@ WHAT: dict[str, tuple[Any, set[str]]] = {
     "corpus.streaming": (True, DOMAIN),
     "mixture.order": ("sequential", TRAINED),
     "mixture.temperature": (2.0, TRAINED),
-    "mixture.exhausted": ("stop", TRAINED),
     "mixture.replay_fraction": (0.2, TRAINED),
     "mixture.replay_last": (0.3, TRAINED),
     "objective.kind": ("whole_word", PREPARED),
     "objective.mask_fraction": (0.2, TRAINED),
-    "objective.mask_token_fraction": (0.7, TRAINED),
-    "objective.random_token_fraction": (0.2, TRAINED),
-    "objective.entity_fraction": (0.2, TRAINED),
     "objective.entity_field": ("names", TRAINED),
     "objective.tagger": ("tests.corpus.test_entities:FirstWords", TRAINED),
-    "objective.span_stop": (0.3, TRAINED),
-    "objective.span_max_words": (5, TRAINED),
     "model.attention_dropout": (0.0, TRAINED),
     "model.reinitialize_top": (1, {"before", *TRAINED}),
     "model.head": ("new", {"before", *TRAINED}),
@@ -196,7 +190,7 @@ CONTENT = {
 }
 OF_DECODERS = ("model.attention",)
 """Fields that only decoders have. Other tests check them."""
-BY_POINTS = ("training.keep", "training.keep_metric", "evaluation.probe", "evaluation.probe_pooling")
+BY_POINTS = ("training.keep", "training.keep_metric", "evaluation.probe")
 """Fields that configure measurements during training, which `tests/stage/test_measured_training.py` checks."""
 PUSHED = ("export.push",)
 """The field that adds a stage after the export, which `tests/stage/test_push_model.py` checks."""

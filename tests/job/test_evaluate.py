@@ -90,12 +90,6 @@ def test_a_model_that_the_chain_makes_is_measured_when_it_exists(config: Config)
     assert evaluate_stages(made).models["base"].losses == built(config).models["base"].losses
 
 
-def test_perplexity_is_measured_if_configured(config: Config) -> None:
-    asked = replace(config, comparison=replace(config.comparison, pseudo_perplexity=True))
-    assert {each.kind for each in built(config).inputs.values()} == {"evaluate"}
-    assert {each.kind for each in built(asked).inputs.values()} == {"evaluate", "perplexity"}
-
-
 def test_features_are_evaluated_on_tasks_with_one_label(config: Config, tmp_path: Path) -> None:
     tasks = [task(tmp_path), task(tmp_path, "tags", kind="multi_label")]
     stage = built(replace(config, task=tasks[0], tasks=tasks[1:]))
@@ -105,11 +99,10 @@ def test_features_are_evaluated_on_tasks_with_one_label(config: Config, tmp_path
 
 def test_each_measurement_of_a_model_takes_one_device(config: Config, tmp_path: Path) -> None:
     """A measurement that reserves the whole cluster would run alone, even if there is a device for each model."""
-    everywhere = replace(config, comparison=replace(config.comparison, pseudo_perplexity=True), task=task(tmp_path))
-    on_gpus = replace(everywhere, resources=replace(config.resources, gpus_per_worker=1))
+    on_gpus = replace(config, task=task(tmp_path), resources=replace(config.resources, gpus_per_worker=1))
     inputs = built(on_gpus).inputs.values()
-    assert {stage.kind for stage in inputs} == {"evaluate", "perplexity", "neighbours"}
-    assert [stage.needs() for stage in inputs] == [{"CPU": 1, "GPU": 1}] * 6
+    assert {stage.kind for stage in inputs} == {"evaluate", "neighbours"}
+    assert [stage.needs() for stage in inputs] == [{"CPU": 1, "GPU": 1}] * 4
 
 
 @pytest.mark.parametrize("name", ["base", "DAPT", "a/b", ""])
@@ -152,14 +145,6 @@ def test_a_model_with_another_tokenizer_is_measured_in_its_own_tokens(config: Co
     assert all(base.corpora[name] != other.corpora[name] for name in stage.domains)
 
 
-def test_pseudo_perplexities_of_different_tokenizers_are_refused(config: Config) -> None:
-    asked = replace(config, comparison=replace(config.comparison, pseudo_perplexity=True))
-    with pytest.raises(
-        ConfigError, match=r"comparison\.pseudo_perplexity is measured per token, but the models DAPT and base"
-    ):
-        built(with_another_tokenizer(asked))
-
-
 @pytest.mark.usefixtures("ray_cluster")
 def test_losses_of_different_tokenizers_are_compared_per_byte(
     config: Config, capsys: pytest.CaptureFixture[str]
@@ -178,12 +163,8 @@ def test_losses_of_different_tokenizers_are_compared_per_byte(
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_the_whole_job(
-    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("adapt.stage.model_evaluation.PERPLEXITY_DOCUMENTS", 3)
-    comparison = replace(config.comparison, pseudo_perplexity=True, neighbours=1)
-    context = Context.of(replace(config, comparison=comparison, task=task(tmp_path)))
+def test_the_whole_job(config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    context = Context.of(replace(config, task=task(tmp_path)))
     done = ensure(evaluate_stages(context), context.store)
     found = done.result
     assert found.models == ["base", "DAPT"]
@@ -194,8 +175,6 @@ def test_the_whole_job(
     assert found.documents["general"] == 35  # The 35 documents are all of the general text.
     # The overlap is unknown, because the origin of the models' training text is unknown.
     assert found.overlap == dict.fromkeys(found.models, dict.fromkeys(found.domains))
-    assert found.pseudo_perplexity
-    assert set(found.pseudo_perplexity) == {"cells", "code", "general"}
     assert found.knn
     assert all(share is not None and 0 <= share <= 1 for share in found.knn["toy"].values())
     capsys.readouterr()
@@ -206,7 +185,6 @@ def test_the_whole_job(
         "DAPT",
         "Loss minus that of base",
         "nearest neighbours",
-        "Pseudo-perplexity",
         "matrix.png",
     ):
         assert expected in shown

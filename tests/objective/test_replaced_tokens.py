@@ -121,8 +121,6 @@ def test_memory_and_work_count_the_generator() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"objective": ObjectiveConfig(kind="rtd", mask_token_fraction=1.0)},
-        {"objective": ObjectiveConfig(kind="rtd", random_token_fraction=0.0)},
         {"model": ModelConfig(head="new")},
         {"training": TrainingConfig(freeze=["embeddings"])},
         {"training": TrainingConfig(layer_decay=0.9)},

@@ -92,10 +92,6 @@ CONTRADICTIONS = [
     (sources("{name: a, paths: b, weight: 0}"), "all weights are 0"),
     (sources("{name: a, paths: b, weight: 1}", "{name: b, paths: c}"), "corpus.sources: no weight for b"),
     ([PATHS, "--corpus.heldout_fraction=1"], "corpus.heldout_fraction 1 leaves nothing to train on"),
-    (
-        [PATHS, "--objective.mask_token_fraction=0.9", "--objective.random_token_fraction=0.2"],
-        "objective.mask_token_fraction and objective.random_token_fraction add up to 1.1",
-    ),
     ([PATHS, "--objective.kind=entity"], "neither of objective.entity_field and objective.tagger is set"),
     (
         [PATHS, "--objective.kind=entity", "--objective.entity_field=names", "--objective.tagger=a:b"],
@@ -105,10 +101,6 @@ CONTRADICTIONS = [
     (
         ["--corpus.source=docstrings", "--objective.kind=entity", "--objective.entity_field=names"],
         "objective.entity_field is set but docstrings have no fields",
-    ),
-    (
-        [PATHS, "--mixture.replay_last=0.1", "--mixture.exhausted=stop"],
-        "mixture.replay_last changes the share of general text during the run, but with mixture.exhausted stop",
     ),
     ([PATHS, "--name=a/b"], "name 'a/b' cannot be the name of a folder"),
     ([PATHS, "--name="], "name has no value"),
@@ -136,8 +128,6 @@ def test_the_fix_for_a_source_without_text_names_a_field_of_the_source() -> None
 
 
 def test_fields_that_do_not_contradict_each_other() -> None:
-    whole = ["--objective.mask_token_fraction=0.9", "--objective.random_token_fraction=0.1"]
-    assert parsed(PATHS, *whole).objective.random_token_fraction == 0.1
     assert parsed("--corpus.source=docstrings").corpus.paths == []
     assert parsed(PATHS, "--objective.kind=entity", "--objective.tagger=a:b").objective.tagger == "a:b"
     assert parsed(PATHS, "--corpus.heldout_fraction=0").corpus.heldout_fraction == 0

@@ -44,7 +44,7 @@ BEST = {"evaluation__probe": "linear", "training__keep": "best", "training__keep
 def test_probes_change_no_key_unless_they_decide(config: Config) -> None:
     plain = key(with_fields(config, evaluation__interval_steps=None))
     shown = with_fields(config, evaluation__probe="knn")
-    assert plain == key(config) == key(shown) == key(with_fields(shown, evaluation__probe_pooling="cls"))
+    assert plain == key(config) == key(shown)
     training = dapt_stages(Context.of(shown)).training
     assert "task.intent" in training.shown.stages
     assert not any("intent" in name for name in training.inputs)
@@ -55,12 +55,11 @@ def test_probes_change_no_key_unless_they_decide(config: Config) -> None:
         with_fields(best, **other)
         for other in (
             {"evaluation__probe": "knn"},
-            {"evaluation__probe_pooling": "cls"},
             {"training__keep_metric": "domain_loss"},
             {"evaluation__interval_steps": 4},
         )
     ]
-    assert len({plain, *map(key, (best, *others))}) == 6
+    assert len({plain, *map(key, (best, *others))}) == 5
     decided = key(best)
     Path("data/dev.jsonl").write_text('{"text": "x", "label": "a"}\n{"text": "y", "label": "b"}')
     assert key(best) != decided

@@ -12,7 +12,7 @@ import ray.train
 import torch
 import torch.distributed as dist
 
-from adapt.config import Config, CorpusConfig, MethodConfig, MixtureConfig, PhaseConfig, SourceConfig, TrainingConfig
+from adapt.config import Config, CorpusConfig, MethodConfig, PhaseConfig, SourceConfig, TrainingConfig
 from adapt.corpus.sample_order import Mixture
 from adapt.method.weight_means import AverageOptions
 from adapt.model.size import ModelSize
@@ -108,7 +108,6 @@ REFUSED: dict[str, tuple[Config, str]] = {
     ),
     "unknown source": (config({"weights": {"c": 1.0}}), "weights has 'c', which is not one of corpus.sources"),
     "no weight": (config({"weights": {"a": 0.0}}), "entry 1: all weights are 0"),
-    "a stop": (replace(config({}), mixture=MixtureConfig(exhausted="stop")), r"mixture\.exhausted is stop"),
     "a window": (
         replace(config({}), method=MethodConfig("average"), method_options=AverageOptions()),
         r"method\.kind average depends on the length",

@@ -76,11 +76,6 @@ def test_number_of_rows_of_a_source(tokens: int, rows: int) -> None:
     assert rows_of(tokens, config()) == rows
 
 
-@pytest.mark.parametrize(("most", "steps"), [(1, 1), (10, 1), (11, 2), (95, 10), (10**9, 20)])
-def test_a_run_ends_where_its_sources_do(most: int, steps: int) -> None:
-    assert length_of(config(max_steps=20), 125, most).steps == steps
-
-
 def test_an_empty_corpus_is_refused() -> None:
     with pytest.raises(DataError, match="no text to train on"):
         length_of(config(), 0)

@@ -282,7 +282,6 @@ def _compare(fake: Fake) -> Record:
         "change_low": (loss - loss[0] - 0.02).tolist(),
         "change_high": (loss - loss[0] + 0.02).tolist(),
         "knn": {"acl_arc": {"RoBERTa": 0.51, "CS": 0.58, "Reviews": 0.47}},
-        "pseudo_perplexity": {"papers": {"RoBERTa": 9.1, "CS": 6.2, "Reviews": 14.0}},
     }
     inputs = {"models.base.losses": fake.record("evaluate", "model-000", {"corpora.domain": fake.corpus("cs")})}
     return fake.record("compare", "models", inputs, metrics=measured)

@@ -124,7 +124,6 @@ MIXTURES: dict[str, MixtureConfig] = {
     "a last share that is the first": MixtureConfig(replay_paths="x", replay_fraction=0.5, replay_last=0.5),
     "in turn": MixtureConfig(replay_paths="x", order="sequential"),
     "with a temperature": MixtureConfig(replay_paths="x", temperature=5.0),
-    "that ends": MixtureConfig(replay_paths="x", exhausted="stop"),
 }
 
 
