@@ -166,9 +166,7 @@ class TrainingConfig:
     """`stable_adamw` reduces the step size of a matrix when its gradients exceed their running average (Wortsman et
     al., arXiv 2304.13013), and needs no gradient clipping."""
     weight_decay: NonNegativeFloat = 0.01
-    """AdamW's decoupled weight decay, on matrices only (not on biases and layer norms)."""
-    decay_embeddings: bool = True
-    """Apply weight decay to the embeddings too."""
+    """AdamW's decoupled weight decay, on matrices only: also on embeddings, but not on biases and layer norms."""
     embedding_rate: PositiveFloat = 1.0
     """Factor by which the learning rate is multiplied for all embedding tables (of tokens, positions and token types),
     and for an output head that shares the token table."""
@@ -190,16 +188,11 @@ class TrainingConfig:
     max_gradient_norm: NonNegativeFloat = 1.0
     """Maximum global norm of the gradients: larger gradients are scaled down to it; 0 turns clipping off."""
     on_spike: Literal["stop", "skip"] | None = None
-    """What happens at a spike: a step whose loss or gradient norm is not finite, or exceeds the median of the last
-    spike_window_steps steps by more than spike_deviations deviations. `stop` ends the run before the step changes the
-    weights, and names the step's text. `skip` leaves weights and optimizer unchanged and continues; the skipped step
-    counts as a step. A run that stopped continues if you change `stop` to `skip`. With null, only gradients that are
-    not finite end the run."""
-    spike_window_steps: PositiveInt = 128
-    """`on_spike`: number of previous steps that a step is compared with. Comparisons begin after half this number."""
-    spike_deviations: PositiveFloat = 6.0
-    """`on_spike`: limit above the median, in deviations. A deviation is 1.4826 times the median absolute deviation
-    (the standard deviation of normally distributed values), at least 1% of the median."""
+    """What happens at a spike: a step whose loss or gradient norm is not finite, or exceeds the median of the last 128
+    steps by more than 6 deviations (1.4826 times the median absolute deviation). `stop` ends the run before the step
+    changes the weights, and names the step's text. `skip` leaves weights and optimizer unchanged and continues; the
+    skipped step counts as a step. A run that stopped continues if you change `stop` to `skip`. With null, only
+    gradients that are not finite end the run."""
     max_spikes: PositiveInt = how(10)
     """`on_spike: skip`: maximum number of consecutive steps that are skipped. One more spike ends the run."""
     global_batch_size: PositiveInt = 2048

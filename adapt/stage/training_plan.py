@@ -33,6 +33,7 @@ from adapt.terminal.console import log
 from adapt.train.capacity.forecast import DocumentsAsRows
 from adapt.train.phases import Phase
 from adapt.train.schedule import RunLength, length_of, rows_of, shapes_of
+from adapt.train.spikes import DEVIATIONS, WINDOW
 from adapt.train.training_run import Stretch
 
 
@@ -55,8 +56,6 @@ _LATER = {
     )
 }
 """Fields of `training` that were added later, with their defaults. Keys of older results do not contain them."""
-_ON_SPIKE = "on_spike", "spike_window_steps", "spike_deviations"
-"""Fields that matter only if the training detects spikes."""
 
 
 def training_what(training: TrainingConfig) -> dict[str, Any]:
@@ -72,9 +71,10 @@ def training_what(training: TrainingConfig) -> dict[str, Any]:
         entering["keep_metric"] = training.keep_metric
     else:
         entering.pop("keep_metric", None)
-    if training.on_spike:
-        return {**entering, "on_spike": "skip"}
-    return {name: value for name, value in entering.items() if name not in _ON_SPIKE}
+    entering["decay_embeddings"] = True  # earlier versions had this field, and `spike_window_steps` etc.
+    if entering.pop("on_spike"):
+        entering |= {"on_spike": "skip", "spike_window_steps": WINDOW, "spike_deviations": DEVIATIONS}
+    return entering
 
 
 def sized(config: Config, batch_examples: int | None, texts: Sequence[Prepared]) -> Config:

@@ -21,7 +21,7 @@ def build_optimizer(
     """Builds AdamW (arXiv 1711.05101) for the trained parameters of a model.
 
     Weight decay applies to matrices, never to biases and norms. It applies to embeddings if
-    `training.decay_embeddings` is true and none of their rows is frozen.
+    none of their rows is frozen.
 
     Args:
         model: model, on the device that it trains on.
@@ -29,11 +29,8 @@ def build_optimizer(
         sharded: whether ZeRO will replace each parameter with this rank's shard of it.
         splits_head: whether the language-model head gets separate groups, so that steps can train only the head.
     """
-    embeddings = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
-    spared = set() if training.decay_embeddings else embeddings
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    spared |= {parameter for parameter in trained if masked_updates.has_held_rows(parameter)}
-    decays = [training.weight_decay if p.ndim >= 2 and p not in spared else 0.0 for p in trained]
+    decays = [training.weight_decay if p.ndim >= 2 and not masked_updates.has_held_rows(p) else 0.0 for p in trained]
     factors = _rate_factors(model, training)
     heads = head_parameters(model) if splits_head else set()
     settings: dict[str, Any] = {

@@ -21,6 +21,10 @@ from adapt.runner.files import add_line
 from adapt.support import errors, schema
 from adapt.train.training_run import Progress, TrainingRun, tell
 
+WINDOW = 128
+"""Number of previous steps that a step is compared with (n in the description of this module)."""
+DEVIATIONS = 6.0
+"""Number of deviations above the median from which a value is a spike (k in the description of this module)."""
 SPIKES_FILE = "spikes.jsonl"
 """Name of the file in the stage's folder with a line per skipped step: its loss, gradient norm, rows and documents."""
 _DEVIATION = 1.4826
@@ -90,7 +94,7 @@ class SpikeWatch:
                 reasons.append(reason)
             if math.isfinite(value):
                 window.append(value)
-                del window[: -self._training.spike_window_steps]
+                del window[:-WINDOW]
         self.has_skipped = bool(reasons)
         if not reasons:
             progress.skipped_in_a_row = 0
@@ -105,9 +109,9 @@ class SpikeWatch:
         """Returns a text that says why a value is a spike. Returns an empty text if it is not a spike."""
         if not math.isfinite(value):
             return f"its {name} is {value}"
-        if len(window) < max(self._training.spike_window_steps // 2, 1):
+        if len(window) < max(WINDOW // 2, 1):
             return ""
-        most = limit(window, self._training.spike_deviations)
+        most = limit(window, DEVIATIONS)
         usual = f"the median of the last {len(window)} steps is {median(window):.4g}"
         return f"its {name} {value:.4g} is above {most:.4g} ({usual})" if value > most else ""
 

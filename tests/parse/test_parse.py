@@ -218,7 +218,7 @@ def test_messages_suggest_a_fix_for_a_wrong_type(write: Callable[..., str], give
         ("model.revision: 0012345", "model.revision", "0012345"),
         ("training.max_steps: 010", "training.max_steps", 10),
         ("training.max_steps: 1_000", "training.max_steps", 1000),
-        ("training.decay_embeddings: no", "training.decay_embeddings", False),
+        ("training.compile: yes", "training.compile", True),
         ("select: {kind: dsir, pool_paths: a}\ndsir: {noise: 1e-4}", "dsir.noise", 1e-4),
         ("hat: {on: model}\nmethod: {kind: hat}", "hat.on", "model"),
     ],

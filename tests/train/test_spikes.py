@@ -5,6 +5,7 @@ import math
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from adapt.train.spikes import SPIKES_FILE, Spike, SpikeText, SpikeWatch, limit
 from adapt.train.training_run import Progress, Stretch, TrainingRun
 from tests.train.toy import Case, Objective, build, feed, moments
 
-SKIPS = {"on_spike": "skip", "spike_window_steps": 4, "spike_deviations": 20.0}
+SKIPS = {"on_spike": "skip"}
 
 
 def test_the_limit_is_the_median_plus_scaled_absolute_deviations() -> None:
@@ -37,11 +38,12 @@ def test_the_limit_is_the_median_plus_scaled_absolute_deviations() -> None:
 
 
 def watch(progress: Progress, **changes: Any) -> SpikeWatch:
-    training = TrainingConfig(**{"on_spike": "skip", "spike_window_steps": 8, "max_spikes": 2, **changes})
+    training = TrainingConfig(**{"on_spike": "skip", "max_spikes": 2, **changes})
     return SpikeWatch(training, progress, lambda step: f"the text of step {step}")
 
 
-def test_values_far_above_the_window_are_spikes() -> None:
+def test_values_far_above_the_window_are_spikes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adapt.train.spikes.WINDOW", 8)
     progress = Progress()
     looks = watch(progress)
     values = [9.0, 2.0, 2.1, 1.9, 2.0, 7.0, 2.0, 0.1]
@@ -112,6 +114,8 @@ def state(loop, progress: Progress) -> tuple[Any, ...]:
     )
 
 
+@patch("adapt.train.spikes.WINDOW", 4)
+@patch("adapt.train.spikes.DEVIATIONS", 20.0)
 def spiky(case: Case, folder: Path) -> tuple[Any, Any, Any, list[dict[str, Any]]]:
     """Runs a case with two spikes: uninterrupted, resumed between the spikes, and without the steps of the spikes."""
     whole, progress, reports = build(case, Poisoned()), Progress(), []
