@@ -13,7 +13,7 @@ from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, get_origin
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)] if str(ROOT) not in sys.path else []
@@ -221,7 +221,7 @@ def section_fields(section: str, kind: type[Any]) -> Iterator[str]:
     """Yields the description of each field of a dataclass, with a heading."""
     about, hints = documented(kind), hints_of(kind)
     for each in fields(kind):
-        if get_origin(hints[each.name]) is ClassVar or each.name.startswith("_") or each.name not in about:
+        if each.name.startswith("_") or each.name not in about:
             continue
         default = each.default if each.default is not MISSING else MISSING
         if each.default_factory is not MISSING:
@@ -318,8 +318,7 @@ def options_of(table: Kinds[Any], name: str) -> Any:
     if table in (MERGERS, ACTIONS):
         return None
     options = table.load(name) if table is BLOCKS else table.options(name)
-    has_fields = options is not None and any(get_origin(hint) is not ClassVar for hint in hints_of(options).values())
-    return options if has_fields else None
+    return options if options is not None and hints_of(options) else None
 
 
 def kinds_options(table: Kinds[Any], inline: bool = False) -> str:

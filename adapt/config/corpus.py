@@ -3,8 +3,9 @@
 A model can generate text that is replayed in place of general text, or rewrite documents of the domain.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from adapt.config.fields import (
     Fraction,
@@ -67,6 +68,8 @@ class SourceConfig:
 @dataclass(frozen=True)
 class CorpusConfig:
     """The unlabelled domain text."""
+
+    earlier: ClassVar[Mapping[str, Any]] = {"id_field": None}
 
     source: Literal["files", "docstrings", "dataset"] = "files"
     """`files` reads corpus.paths; `dataset` reads the `datasets` repository corpus.dataset; `docstrings` reads the
@@ -155,6 +158,8 @@ class CorpusConfig:
 @dataclass(frozen=True)
 class MixtureConfig:
     """Mixture of the corpus's sources and of replayed text in a training run."""
+
+    earlier: ClassVar[Mapping[str, Any]] = {"exhausted": "repeat"}
 
     order: Literal["interleaved", "sequential"] = "interleaved"
     """`interleaved` mixes rows (sequences of tokens) of all sources throughout the run; `sequential` trains on one

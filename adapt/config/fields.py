@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from functools import cache
 from itertools import pairwise
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import TypeAdapter, ValidationError
@@ -49,8 +49,13 @@ def how_list() -> Any:
 
 
 def what(section: Any) -> dict[str, Any]:
-    """Returns the fields of a section that determine results, keyed by name: all fields not declared with `how`."""
-    return {f.name: getattr(section, f.name) for f in fields(section) if not f.metadata.get("how")}
+    """Returns the fields of a section that determine results, keyed by name: all fields not declared with `how`.
+
+    The section's class attribute `earlier`, if any, has fields of earlier versions with the values that are now fixed.
+    They are returned too, so that the keys of earlier results remain valid.
+    """
+    determine = {f.name: getattr(section, f.name) for f in fields(section) if not f.metadata.get("how")}
+    return {**getattr(section, "earlier", {}), **determine}
 
 
 _SIGNS = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}
@@ -119,7 +124,8 @@ def type_words(kind: Any, with_range: bool = False) -> list[str]:
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind, include_extras=True)
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: hint for name, hint in hints.items() if get_origin(hint) is not ClassVar}
 
 
 @cache

@@ -1,8 +1,9 @@
 """Defines the configuration of the model, objective, training, methods against forgetting, and domain sequences."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from adapt.config.fields import (
     Fraction,
@@ -16,6 +17,14 @@ from adapt.config.fields import (
     how,
     how_list,
 )
+
+MASKED, RANDOM = 0.8, 0.1
+"""Shares of the predicted tokens that are replaced by the mask token, and by a random ordinary token (Devlin et al.
+2019). The others are unchanged."""
+FROM_ENTITIES = 0.5
+"""`entity`: share of the predicted tokens that are taken from entities."""
+SPAN_STOP, SPAN_WORDS = 0.2, 10
+"""`span`: probability that a span ends after each of its words, and length of the longest span [words] (SpanBERT)."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,14 @@ class ModelConfig:
 @dataclass(frozen=True)
 class ObjectiveConfig:
     """The training objective: which tokens the model predicts."""
+
+    earlier: ClassVar[Mapping[str, Any]] = {
+        "mask_token_fraction": MASKED,
+        "random_token_fraction": RANDOM,
+        "entity_fraction": FROM_ENTITIES,
+        "span_stop": SPAN_STOP,
+        "span_max_words": SPAN_WORDS,
+    }
 
     kind: str = "mlm"
     """These kinds predict masked tokens, which are resampled in each epoch: `mlm` (single tokens), `whole_word` (whole
@@ -133,6 +150,8 @@ class StopConfig:
 @dataclass(frozen=True)
 class TrainingConfig:
     """Length, optimizer and batches of the training run."""
+
+    earlier: ClassVar[Mapping[str, Any]] = {"decay_embeddings": True}
 
     max_steps: PositiveInt | None = None
     """Maximum number of optimizer steps. Training ends at the first limit reached of max_steps, max_tokens, max_flops

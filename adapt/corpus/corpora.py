@@ -153,8 +153,6 @@ def reading_identity(corpus: CorpusConfig, digests: Digests) -> dict[str, Any]:
     settings = {name: value for name, value in what(corpus).items() if name not in (*_LATER, *_EVALUATION, "cleaning")}
     usual = what(CorpusConfig())
     settings = {name: value for name, value in settings.items() if name not in _DOCUMENTS or value != usual[name]}
-    # earlier versions had this field; without it, all stage keys would change and finished stages would run again
-    settings["id_field"] = None
     settings["cleaning"] = cleaning.cleaning_blocks.identity(corpus.cleaning)
     if corpus.decontaminate:
         fields = {

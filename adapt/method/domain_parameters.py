@@ -177,22 +177,18 @@ class Adapters(TrainsSets):
         return size.with_matrices(self.set_elements(size))  # every token passes through one domain's adapters
 
 
-@dataclass(frozen=True)
-class DemixOptions:
-    """Options of DEMix, which trains a feed-forward expert for each domain (arXiv 2108.05036)."""
-
-    initial: Literal["nearest", "base"] = "nearest"
-    """What a new domain's expert copies at its start: the expert of the domain with the `nearest` prototype, or the
-    feed-forward blocks of the `base` model. The first expert always copies the model's blocks."""
-
-
 class Demix(TrainsSets):
-    """Trains the experts of one domain and freezes everything else."""
+    """DEMix: trains a feed-forward expert for each domain and freezes everything else (arXiv 2108.05036).
 
-    Options = DemixOptions
+    The first expert is a copy of the model's feed-forward blocks. A later expert is a copy of the expert of the domain
+    with the nearest prototype.
+    """
+
     kind: ClassVar[str] = "demix"
     by_domain = True
-    options: DemixOptions
+
+    def settings(self) -> dict[str, Any]:
+        return {"initial": "nearest"}  # earlier versions had this option
 
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
@@ -204,8 +200,7 @@ class Demix(TrainsSets):
     def begin_set(self, model: PreTrainedModel, number: int, words: Words) -> None:
         from adapt.model.additions import domain_modules  # imported here, because it loads torch
 
-        is_as_another = number and self.options.initial == "nearest"
-        nearest = domain_modules.nearest_domain_to(model, number) if is_as_another else None
+        nearest = domain_modules.nearest_domain_to(model, number) if number else None
         domain_modules.begin_experts(model, number, nearest)
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:

@@ -102,14 +102,17 @@ def between(other: Mapping[str, Any], state: Mapping[str, Any], share: float) ->
 
 @dataclass(frozen=True)
 class AverageOptions:
-    """Options of averaging the model's weights over the last part of a training run (arXiv 2507.17634)."""
+    """Options of averaging the model's weights over the last part of a training run (arXiv 2507.17634).
+
+    Averaged models have equal weights, which imitates a linear decay of the learning rate.
+    """
+
+    earlier: ClassVar[Mapping[str, Any]] = {"decay": "linear"}
 
     window: OpenFraction = 0.2
     """Share of the steps, at the end of the training, over which the model is averaged."""
     points: PositiveInt = 10
     """Number of averaged models, which are taken after evenly spaced steps of the window. 1 is plain training."""
-    decay: Literal["linear", "cosine", "sqrt"] = "linear"
-    """Learning-rate decay that the weighting of the averaged steps imitates; `linear` weights all of them equally."""
 
 
 class WindowAverage(Method):
@@ -175,4 +178,4 @@ def window_weights(steps: int, options: AverageOptions) -> dict[int, float]:
     if points == 1:
         return {steps: 1.0}
     places = sorted({first + round((steps - first) * number / (points - 1)) for number in range(points)})
-    return dict(zip(places, decay_weights(options.decay, len(places)), strict=True))
+    return dict(zip(places, decay_weights("linear", len(places)), strict=True))

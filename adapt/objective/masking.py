@@ -28,8 +28,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from adapt.config import ObjectiveConfig
+from adapt.config.training import FROM_ENTITIES, MASKED, RANDOM, SPAN_STOP, SPAN_WORDS
 from adapt.objective.objective import Batch, Corrupted, Objective
-from adapt.objective.table import FROM_ENTITIES, MASKED, OBJECTIVES, RANDOM, SPAN_STOP, SPAN_WORDS
+from adapt.objective.table import OBJECTIVES
 from adapt.objective.word_weights import WordWeights
 from adapt.support.schema import ENTITIES, UNIT_STARTS, WORD_STARTS, marks_of
 from adapt.support.splitmix import GOLDEN, mix

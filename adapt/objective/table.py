@@ -17,17 +17,6 @@ if TYPE_CHECKING:
 RTD = "rtd"
 """Name of replaced-token detection, the objective that trains a generator and a discriminator."""
 
-MASKED, RANDOM = 0.8, 0.1
-"""Shares of the predicted tokens that are replaced by the mask token, and by a random ordinary token (Devlin et al.
-2019). The others are unchanged."""
-FROM_ENTITIES = 0.5
-"""`entity`: share of the predicted tokens that are taken from entities."""
-SPAN_STOP, SPAN_WORDS = 0.2, 10
-"""`span`: probability that a span ends after each of its words, and length of the longest span [words] (SpanBERT)."""
-_EARLIER = {"mask_token_fraction": MASKED, "random_token_fraction": RANDOM, "entity_fraction": FROM_ENTITIES}
-_EARLIER |= {"span_stop": SPAN_STOP, "span_max_words": SPAN_WORDS}
-"""Fields that earlier versions had. Stage keys contain them, so that the keys of older results remain valid."""
-
 
 @dataclass(frozen=True)
 class RtdOptions:
@@ -278,11 +267,11 @@ def measured_name(config: Config) -> str:
 def measured_what(config: Config) -> dict[str, Any]:
     """Returns the entries that the objective for held-out losses (`measured_objective`) adds to a stage's key."""
     layers = {"generator_layers": objective_options(config).generator_layers} if config.objective.kind == RTD else {}
-    return {**what(measured_objective(config)), **_EARLIER, **layers}
+    return {**what(measured_objective(config)), **layers}
 
 
 def objective_what(config: Config) -> dict[str, Any]:
     """Returns the entries that the objective adds to a stage's key. A user-defined objective also adds its source."""
     kind, options = config.objective.kind, objective_options(config)
     own = {} if options is None else {section_of(kind): what(options)}
-    return {**what(config.objective), **_EARLIER, **own, **OBJECTIVES.source(kind)}
+    return {**what(config.objective), **own, **OBJECTIVES.source(kind)}

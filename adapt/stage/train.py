@@ -211,7 +211,6 @@ class Train(Stage[Trained]):
         batch = {"global_batch_size": f"{self.batch_examples} examples"} if self.batch_examples else {}
         recalled = {"recalled": past_fraction(config)} if self.recalled else {}
         mixture = {name: value for name, value in what(config.mixture).items() if value is not None}
-        mixture["exhausted"] = "repeat"  # earlier versions had this field
         method = method_of(config).what()
         if self.phase and self.length_matters:
             mixture |= {DEPENDS_ON_LENGTH: True}

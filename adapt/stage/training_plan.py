@@ -71,7 +71,6 @@ def training_what(training: TrainingConfig) -> dict[str, Any]:
         entering["keep_metric"] = training.keep_metric
     else:
         entering.pop("keep_metric", None)
-    entering["decay_embeddings"] = True  # earlier versions had this field, and `spike_window_steps` etc.
     if entering.pop("on_spike"):
         entering |= {"on_spike": "skip", "spike_window_steps": WINDOW, "spike_deviations": DEVIATIONS}
     return entering

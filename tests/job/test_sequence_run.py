@@ -248,7 +248,7 @@ def started(stage: Path) -> str:
     ("method", "options"),
     [
         ("ewc", {"fisher_sequences": 16}),
-        ("lora", {"kind": "corda", "rank": 2, "moment_sequences": 16}),
+        ("lora", {"kind": "corda", "rank": 2}),
         ("replay", {"fraction": 0.5}),
     ],
 )

@@ -22,7 +22,7 @@ from adapt.method.das.criteria import MeasureSettings, gate_sizes
 from adapt.method.das.method import DasOptions
 from adapt.method.derpp.method import DerppOptions
 from adapt.method.distill import Distill, DistillOptions
-from adapt.method.domain_parameters import DemixOptions, PrefixOptions, PromptOptions
+from adapt.method.domain_parameters import PrefixOptions, PromptOptions
 from adapt.method.table import METHODS as ALL_METHODS
 from adapt.method.weight_pulls import FISHER_FILE, EwcOptions, L2spOptions
 from adapt.model.layers import KINDS as UNITS
@@ -47,7 +47,7 @@ METHODS: dict[str, Any] = {
     "distill": DistillOptions(),
     "derpp": DerppOptions(),
     "distill of states": DistillOptions(of="states"),
-    "demix": DemixOptions(),
+    "demix": None,
     "prompt": PromptOptions(length=2),
     "prefix": PrefixOptions(length=3),
     "das lean": DasOptions(),

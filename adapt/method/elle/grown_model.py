@@ -118,20 +118,19 @@ def _heads(model: Any) -> tuple[int, int]:
     return heads, int(getattr(model.config, "num_key_value_heads", None) or heads)
 
 
-def grown(model: Any, growth: Growth, is_silent: bool = True, noise: float = 0.0, seed: int = 0) -> Any:
+def grown(model: Any, growth: Growth, noise: float = 0.0, seed: int = 0) -> Any:
     """Returns a larger model of the same class.
 
     Args:
         model: the whole model, on the CPU. `adapt.model.architecture` must support its layers.
         growth: numbers of layers and heads to add.
-        is_silent: whether new layers leave the outputs unchanged. Otherwise new layers are plain copies.
         noise: standard deviation of the noise that is added to the weights that produce copied units, in the linear
             parts of layers.
         seed: seed of all draws.
 
     Returns:
-        The larger model, in evaluation mode. Its outputs are those of the smaller model if `is_silent` is true, there
-        is no noise, and the width of the states is a whole multiple of the old width.
+        The larger model, in evaluation mode. Its outputs are those of the smaller model if there is no noise, and the
+        width of the states is a whole multiple of the old width.
     """
     config, draw = copy.deepcopy(model.config), torch.Generator().manual_seed(seed % 2**63)
     growth.resize(config)
@@ -150,7 +149,7 @@ def grown(model: Any, growth: Growth, is_silent: bool = True, noise: float = 0.0
         _divide_before_tied_head(larger, axes.states)
         grow_prompts(model, larger, axes.states.sources)
         for below, layer, (_, is_new) in zip(new, new[1:], sources[1:], strict=False):
-            if is_new and is_silent:
+            if is_new:
                 _silence(layer, below, NORMS_OF_SUMS.get(config.model_type))
     return larger
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from adapt.config import Config, Fraction, NonNegativeFloat, NonNegativeInt
+from adapt.config import Config, Fraction, NonNegativeInt
 from adapt.method.base import Added, Domain, Method, Setting, TrainingEngine
 from adapt.method.domain_parameters import enter_sets
 from adapt.method.elle.growth import Growth, check_growths, check_prompts
@@ -29,13 +29,22 @@ if TYPE_CHECKING:
     from adapt.objective.objective import Corrupted, Objective
     from adapt.runner import Stage
 
+NOISE = 0.01
+"""Standard deviation of the noise on the weights that produce copied units, because equal units would learn the
+same."""
 TEXT = "text of domain "
 """Prefix of the names under which the method stores the prepared text of domains. The domain's number follows."""
 
 
 @dataclass(frozen=True)
 class ElleOptions:
-    """Options of ELLE: the model grows before each domain, and replays past text (arXiv 2203.06311)."""
+    """Options of ELLE: the model grows before each domain, and replays past text (arXiv 2203.06311).
+
+    A new layer is a copy of the layer below with output projections 0, so that the model's outputs stay the same. In
+    the paper, new layers are unchanged copies.
+    """
+
+    earlier: ClassVar[Mapping[str, Any]] = {"new_layers": "silent", "noise": NOISE}
 
     layers: list[int] = field(default_factory=lambda: [2, 2, 1, 1])
     """Number of layers that are added before the first domain, the second, and so on; 0 after the list's end. A domain
@@ -44,12 +53,6 @@ class ElleOptions:
     """Number of attention heads that each layer gets before the first domain, the second, and so on; 0 after the list's
     end. The width of states and feed-forward layers grows in proportion. The model's outputs stay the same if the new
     width is a whole multiple of the old width."""
-    new_layers: Literal["silent", "copies"] = "silent"
-    """Start of a new layer. `silent`: a copy of the layer below with output projections 0, so that the model's outputs
-    stay the same. `copies`: an unchanged copy, as published, which changes the model's outputs."""
-    noise: NonNegativeFloat = 0.01
-    """Standard deviation of the noise on the weights that produce copied units, because equal units would learn the
-    same. At 0, only dropout makes them differ."""
     recovery_fraction: Fraction = 0.08
     """Share of steps, at the start of a training run, that use only text of earlier domains, to recover what growth has
     lost. Published: 5,000 of 62,500 steps. The first domain has no such steps."""
@@ -105,7 +108,7 @@ class Elle(Method):
                 raise DataError(f"{empty} has no text to replay", "give that domain more text, or use another method")
         growth, seed = self._growth(setting.number), setting.seed + (setting.number or 1)
         if growth != Growth():
-            model = grown_model.grown(model, growth, options.new_layers == "silent", options.noise, seed)
+            model = grown_model.grown(model, growth, NOISE, seed)
         if options.prompt_length:
             self._names, prompts = grown_model.take_prompt(model, setting, options.prompt_length, folders)
             if self._past:

@@ -11,7 +11,7 @@ domain continues to train the norms, so only they can forget.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -35,6 +35,8 @@ STEEPEST = 400.0
 @dataclass(frozen=True)
 class HatOptions:
     """Options of HAT: a mask per domain protects the units that the domain uses (arXiv 1801.01423)."""
+
+    earlier: ClassVar[Mapping[str, Any]] = {"steepest": STEEPEST}
 
     on: Literal["adapters", "model"] = "adapters"
     """What is masked and trained. `adapters`: bottlenecks that all domains share, after the attention and the
@@ -116,7 +118,7 @@ class Hat(LearnsMasks):
     options: HatOptions
 
     def settings(self) -> dict[str, Any]:
-        options = {**super().settings(), "steepest": STEEPEST}  # was an option when older keys were written
+        options = super().settings()
         return options if self.options.on == "adapters" else {k: v for k, v in options.items() if k != "width"}
 
     @property
@@ -142,13 +144,15 @@ class Hat(LearnsMasks):
 
 @dataclass(frozen=True)
 class CptOptions:
-    """Options of CPT: plugins that all domains share, with masks for each domain (arXiv 2210.05549)."""
+    """Options of CPT: plugins that all domains share, with masks for each domain (arXiv 2210.05549).
+
+    A plugin reads the input of its block and adds to the block's output.
+    """
+
+    earlier: ClassVar[Mapping[str, Any]] = {"form": "parallel", "steepest": STEEPEST}
 
     width: PositiveInt = 512
     """Number of neurons in each plugin; the published code uses 512 or 768."""
-    form: Literal["parallel", "sequential"] = "parallel"
-    """`parallel`: a plugin reads the input of its block and adds to the block's output. `sequential`: a plugin reads
-    the output of its block, as adapters do."""
     train_norms: bool = True
     """Whether the norms of the layers train too, as published. All domains share the norms, so only the norms can
     forget; `false` prevents all forgetting."""
@@ -161,13 +165,9 @@ class Cpt(LearnsMasks):
     kind: ClassVar[str] = "cpt"
     options: CptOptions
 
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "steepest": STEEPEST}  # was an option when older keys were written
-
     @property
     def addition(self) -> tuple[str, dict[str, Any]]:
-        options = self.options
-        return "plugins", {"width": options.width, "form": options.form, "steepest": STEEPEST, "is_hard": True}
+        return "plugins", {"width": self.options.width, **self.options.earlier, "is_hard": True}
 
     @property
     def trains_norms(self) -> bool:

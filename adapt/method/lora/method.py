@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from adapt.config import Config, Fraction, PositiveFloat, PositiveFraction, PositiveInt, ProperFraction
+from adapt.config import Config, PositiveFloat, PositiveInt, ProperFraction
 from adapt.method import measurement
 from adapt.method.base import AddedMemory, Domain, Method, Setting
 from adapt.model.architecture import check_units
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+MOMENT_ROWS = 256
+"""Number of randomly drawn rows on which `corda` measures the inputs of each layer (256, as published)."""
 MOMENTS, MOMENTS_FILE = "moments", "moments.safetensors"
 """Name of the stage that measures second moments of layer inputs, and name of the file that it writes."""
 
@@ -36,8 +38,6 @@ BOUNDED = ("pissa", "olora", "mica", "corda", "osf")
 WHOLE_WEIGHTS = ("dora", "osf")
 """Variants that do not work with ZeRO 3, because their modules read parameters of other modules, and ZeRO 3 does not
 gather such parameters."""
-WHOLE_BASES = ("lora", "dora", "mica")
-"""Variants for which peft's layer stores the original weight W."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +57,6 @@ class LoraOptions:
     """Factor of the adapters' outputs: alpha / rank in the paper. `osf` ignores it."""
     dropout: ProperFraction = 0.0
     """Dropout on the inputs of adapters. `osf` ignores it."""
-    layers: PositiveFraction = 1.0
-    """Share of the linear layers that get an adapter. Layers whose weights have the lowest condition numbers get one,
-    because they should hold the least knowledge to forget (KappaTune, arXiv 2506.16289, uses 0.2)."""
-    intruders: Fraction = 1.0
-    """Factor that scales intruder dimensions when adapters are merged. These are large singular directions that
-    resemble no direction of the weight before training (arXiv 2410.21228; peft uses 0.75). 1 changes nothing. Only
-    `lora`, `dora` and `mica` support values below 1."""
-    moment_sequences: PositiveInt = 256
-    """Number of randomly drawn rows on which `corda` measures the inputs of each layer (256, as published)."""
 
 
 class Lora(Method):
@@ -77,7 +68,6 @@ class Lora(Method):
     def __init__(self, options: LoraOptions) -> None:
         super().__init__(options)
         self.options: LoraOptions = options
-        self.exports_trained = options.intruders == 1
         self._transposed = False  # whether weights are [inputs, outputs], as in GPT-2
         if options.kind in WHOLE_WEIGHTS:
             self.zero_stages = (0, 1, 2)
@@ -86,20 +76,10 @@ class Lora(Method):
         """Returns the options in the key, with peft's version, because peft initializes the adapters."""
         settings = super().settings()
         variant = settings.pop("kind")  # renamed, because key entry `kind` is the method's name
-        del settings["moment_sequences"]  # it only affects the stage that measures moments
-        for unchanged in ("layers", "intruders"):
-            if settings[unchanged] == 1:
-                del settings[unchanged]
         return {**settings, **({"variant": variant} if variant != "lora" else {}), **deciding("peft")}
 
     def check(self, config: Config, model: Path) -> None:
         check_units(model)
-        if self.options.intruders < 1 and self.options.kind not in WHOLE_BASES:
-            raise ConfigError(
-                f"lora.intruders is {self.options.intruders}, but lora.kind {self.options.kind} does not keep the"
-                " original weights",
-                "leave lora.intruders at 1, or set lora.kind to lora, dora or mica",
-            )
         if self.options.kind == "corda":
             measurement.check_prepared(config, "the input of the layers", "choose another lora.kind")
         if size := model_size(model):
@@ -115,8 +95,8 @@ class Lora(Method):
     def _measured(self, domain: Domain, texts: tuple[Stage[Any], ...]) -> Mapping[str, Stage[Any]]:
         if self.options.kind != "corda":
             return {}
-        config, wanted, previous = domain.config, self.options.moment_sequences, domain.past.get(MOMENTS)
-        return {MOMENTS: MeasureMoments(config.name, config, wanted, domain.start, texts, previous)}
+        config, previous = domain.config, domain.past.get(MOMENTS)
+        return {MOMENTS: MeasureMoments(config.name, config, domain.start, texts, previous)}
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Freezes the model and adds random adapters, which do not change the outputs yet."""
@@ -130,7 +110,7 @@ class Lora(Method):
     def merge(self, state: dict[str, Any]) -> dict[str, Any]:
         from adapt.method.lora.variants import merged_state
 
-        return merged_state(state, self.options.scale, self._transposed, self.options.intruders)
+        return merged_state(state, self.options.scale, self._transposed)
 
     def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
         return size.with_matrices(self._elements(size))
@@ -147,7 +127,7 @@ class Lora(Method):
         # heads share keys
         parts = 6 + size.gated, 4, 2 + size.gated
         width = sum(n * each for n, each in zip(parts, (size.hidden, size.attention, size.inner), strict=True))
-        return float(self.options.layers * self.options.rank * size.layers * width)
+        return float(self.options.rank * size.layers * width)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,8 +139,6 @@ class MeasureMoments(Stage[measurement.Summed]):
 
     name: str
     config: Config
-    sequences: int
-    """Number of rows that pass through the model."""
     start: Start
     """The model that is measured."""
     texts: tuple[Stage[Any], ...]
@@ -169,7 +147,7 @@ class MeasureMoments(Stage[measurement.Summed]):
     """The stage with the mean second moments of the layers' inputs on earlier domains. None for the first domain."""
 
     def what(self) -> Mapping[str, Any]:
-        return measurement.what_of_sums(self.config, self.start, self.sequences)
+        return measurement.what_of_sums(self.config, self.start, MOMENT_ROWS)
 
     def needs(self) -> Mapping[str, float]:
         return measurement.needs_as_training(self.config)
@@ -177,7 +155,7 @@ class MeasureMoments(Stage[measurement.Summed]):
     def run(self, folder: Path, done: Done) -> Outcome[measurement.Summed]:
         start, texts = self.start.made(done), tuple(str(done[text].path) for text in self.texts)
         moments = measurement.ImportedFunction("adapt.method.lora.variants:second_moments")
-        summing = measurement.Summing(self.config, start, texts, str(folder), self.sequences, "second moments", moments)
+        summing = measurement.Summing(self.config, start, texts, str(folder), MOMENT_ROWS, "second moments", moments)
         return measurement.summed_up(summing, MOMENTS_FILE, done[self.previous].path if self.previous else None)
 
 

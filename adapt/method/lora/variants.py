@@ -1,4 +1,4 @@
-"""Configures peft for the variants of LoRA, merges trained adapters, and finds intruder dimensions.
+"""Configures peft for the variants of LoRA, and merges trained adapters.
 
 Merging turns each layer with an adapter into an ordinary layer with the weight W + s B A, where s is the option
 `scale`. DoRA also scales each row of this weight to a trained norm. OSF instead replaces the smallest singular
@@ -59,10 +59,8 @@ def add_low_rank(model: Any, options: LoraOptions, seed: int, moments: Path | No
         ConfigError, ModelError: this variant of LoRA cannot train the model.
     """
     layers = layers_of(model)
-    parts = list(dict.fromkeys(name for layer in layers for _, names in _readers(layer) for name in names))
-    weights: dict[str, Any] = {name: model.get_submodule(name).weight for name in parts}
-    names = best_conditioned(weights, options.layers)
-    smallest = {name: min(weights[name].shape) for name in names}
+    names = list(dict.fromkeys(name for layer in layers for _, names in _readers(layer) for name in names))
+    smallest = {name: min(model.get_submodule(name).weight.shape) for name in names}
     check_rank(options, min(smallest.values()))
     transposed = is_transposed(layers[0].part(layers[0].pattern.outer))
     if transposed and options.kind in UNTRANSPOSED:
@@ -106,18 +104,16 @@ def peft_config(options: LoraOptions, names: Sequence[str], smallest: Mapping[st
     )
 
 
-def merged_state(state: Mapping[str, Tensor], scale: float, transposed: bool, intruders: float) -> dict[str, Tensor]:
+def merged_state(state: Mapping[str, Tensor], scale: float, transposed: bool) -> dict[str, Tensor]:
     """Returns the weights of an ordinary model, with all adapters merged. See `merged_weight` for the arguments."""
     return {
-        name.replace(BASE, "."): merged_weight(state, name, scale, transposed, intruders) if BASE in name else weight
+        name.replace(BASE, "."): merged_weight(state, name, scale, transposed) if BASE in name else weight
         for name, weight in state.items()
         if not any(part in name for part in ADDED)
     }
 
 
-def merged_weight(
-    state: Mapping[str, Tensor], name: str, scale: float, transposed: bool, intruders: float = 1.0
-) -> Tensor:
+def merged_weight(state: Mapping[str, Tensor], name: str, scale: float, transposed: bool) -> Tensor:
     """Returns the merged weight for a parameter of peft's layer. A bias is returned unchanged.
 
     Args:
@@ -125,7 +121,6 @@ def merged_weight(
         name: the parameter's name, which contains BASE.
         scale: factor of the adapters' outputs.
         transposed: whether weights are [inputs, outputs].
-        intruders: factor of intruder dimensions.
     """
     weight, layer = state[name], name.partition(BASE)[0]
     if not name.endswith(f"{BASE}weight"):
@@ -135,12 +130,9 @@ def merged_weight(
     down, up = (f"{layer}{part}weight" for part in (DOWN, UP))
     if down not in state:
         return weight
-    before = weight.T if transposed else weight
-    whole = before + scale * state[up] @ state[down]
+    whole = (weight.T if transposed else weight) + scale * state[up] @ state[down]
     if (lengths := state.get(f"{layer}{LENGTHS}weight")) is not None:
         whole = whole * (lengths / whole.norm(dim=1)).unsqueeze(1)
-    if intruders < 1:
-        whole = with_fewer_intruders(before, whole, intruders)
     return whole.T.contiguous() if transposed else whole
 
 
@@ -150,51 +142,6 @@ def _with_directions(weight: Tensor, left: Tensor, sizes: Tensor, right: Tensor)
     first_small = len(size) - len(sizes)
     smallest: Tensor = (first[:, first_small:] * size[first_small:]) @ last[first_small:]
     return weight + (left * sizes) @ right - smallest
-
-
-LARGEST = 10
-"""Number of a weight's largest singular directions that are checked for intruders."""
-SIMILAR = 0.5
-"""Cosine below which two directions do not resemble each other.
-
-A direction is an intruder if it resembles no direction of the earlier weight.
-"""
-TINY = 1e-8
-
-
-def best_conditioned(weights: Mapping[str, Tensor], share: float) -> list[str]:
-    """Returns the names of the weights with the lowest condition numbers, in the order of `weights`.
-
-    Args:
-        weights: two-dimensional weights, keyed by name.
-        share: share of the weights to return, above 0 and at most 1. At least one name is returned.
-    """
-    if share == 1:
-        return list(weights)
-    sizes = {name: torch.linalg.svdvals(weight.detach().float()) for name, weight in weights.items()}
-    conditions = {name: float(each[0] / (each[-1] + TINY)) for name, each in sizes.items()}
-    chosen = {*sorted(conditions, key=lambda name: conditions[name])[: max(1, int(share * len(weights)))]}
-    return [name for name in weights if name in chosen]
-
-
-def with_fewer_intruders(before: Tensor, after: Tensor, kept: float) -> Tensor:
-    """Scales a weight's intruder dimensions: W + (kept - 1) sum_i u_i s_i v_i^T (arXiv 2410.21228, section 5).
-
-    Here W is the weight after training, with singular values s_i and singular vectors u_i and v_i. The sum is over
-    those of the `LARGEST` (10) largest singular values whose u_i resembles no left singular vector of the weight before
-    training.
-
-    Args:
-        before: the weight before training, [outputs, inputs].
-        after: the weight after training.
-        kept: factor of the intruder dimensions: 1 changes nothing, 0 removes them.
-    """
-    first, _, _ = torch.linalg.svd(before.float(), full_matrices=False)
-    left, sizes, right = torch.linalg.svd(after.float(), full_matrices=False)
-    similarity = (left[:, :LARGEST].T @ first).abs().amax(1)
-    new = (similarity < SIMILAR).nonzero().flatten()
-    intruders: Tensor = (left[:, new] * sizes[new]) @ right[new]
-    return after + (kept - 1) * intruders.to(after.dtype)
 
 
 DAMPING = 0.01

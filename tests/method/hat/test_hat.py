@@ -25,7 +25,6 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "adapters": ("hat", {"width": 6}),
     "model": ("hat", {"on": "model"}),
     "cpt": ("cpt", {"width": 6}),
-    "cpt in sequence": ("cpt", {"width": 6, "form": "sequential"}),
 }
 LAYER = "bert.encoder.layer.1"
 
@@ -145,8 +144,11 @@ def test_models_and_options_that_cannot_work_are_refused(tiny_bert: Path, tmp_pa
     check(Hat(HatOptions(width=6)), tmp_path)
     faults = [
         (Hat(HatOptions(width=5)), False, r"hat\.width is 5, but .* has plugins that were created with 6"),
-        (Cpt(CptOptions(width=6)), False, r"cpt\.form is 'parallel', but .* has plugins .* with 'sequential'"),
-        (Cpt(CptOptions(width=6, form="sequential")), False, r"is_hard of method.kind cpt is True, but .* with False"),
+        (
+            Cpt(CptOptions(width=6)),
+            False,
+            r"form of method.kind cpt is 'parallel', but .* has plugins .* with 'sequential'",
+        ),
         (Hat(HatOptions(on="model")), False, r"already has plugins, with which method.kind hat cannot be combined"),
         (Hat(HatOptions(width=6)), True, r"corpus\.streaming is set, but the mean embedding of a domain"),
     ]

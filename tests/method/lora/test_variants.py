@@ -7,18 +7,15 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from adapt.config import Config, CorpusConfig, MethodConfig
 from adapt.method.base import Domain, Setting
 from adapt.method.lora.method import MOMENTS_FILE, Lora, LoraOptions
 from adapt.method.lora.variants import (
     DAMPING,
-    best_conditioned,
     least_directions,
     second_moments,
     shared_inputs,
-    with_fewer_intruders,
 )
 from adapt.model.locate import Pretrained
 from adapt.model.start import Start
@@ -27,51 +24,6 @@ from adapt.support.errors import ConfigError, ModelError
 from tests.model.families import ready
 from tests.runner.toys import Toy, idle
 from tests.train import toy
-
-
-def rotation(size: int, seed: int) -> Tensor:
-    found, _ = torch.linalg.qr(torch.randn(size, size, generator=torch.Generator().manual_seed(seed)))
-    return found
-
-
-def weight(sizes: list[float], seed: int) -> Tensor:
-    """Returns a random square weight with the given singular values."""
-    return rotation(len(sizes), seed) @ torch.diag(torch.tensor(sizes)) @ rotation(len(sizes), seed + 100)
-
-
-def test_weights_with_the_lowest_condition_numbers_are_chosen_in_order() -> None:
-    largest = {"a": 9.0, "b": 2.0, "c": 5.0, "d": 3.0, "e": 7.0}
-    made = {name: weight([size, 1.0, 1.0], seed) for seed, (name, size) in enumerate(largest.items())}
-    conditions = {name: float(np.linalg.cond(each.double().numpy())) for name, each in made.items()}
-    assert sorted(conditions, key=lambda name: conditions[name]) == ["b", "d", "c", "e", "a"]
-    chosen = {share: best_conditioned(made, share) for share in (0.01, 0.5, 0.6, 1.0)}
-    assert chosen == {0.01: ["b"], 0.5: ["b", "d"], 0.6: ["b", "c", "d"], 1.0: list("abcde")}
-
-
-@pytest.mark.parametrize("kept", [0.0, 0.25, 1.0])
-def test_a_new_direction_is_scaled_and_all_others_stay(kept: float) -> None:
-    """Checks a weight that uses 16 of 24 output directions and gets a large change in two unused directions.
-
-    These two directions are intruders (unlike all old ones). `kept` is the share of an intruder that remains.
-    """
-    basis = rotation(24, 0)
-    before = basis[:, :16] @ torch.diag(torch.linspace(1, 2, 16)) @ rotation(16, 1)
-    inside = 0.1 * basis[:, :1] @ rotation(16, 2)[:1]
-    intruders = 3 * basis[:, 20:22] @ (rotation(16, 1)[:2])
-    found = with_fewer_intruders(before, before + inside + intruders, kept)
-    left, sizes, right = np.linalg.svd((before + inside + intruders).double().numpy(), full_matrices=False)
-    alike = np.abs(left.T @ np.linalg.svd(before.double().numpy(), full_matrices=False)[0]).max(1)
-    outside = [place for place in range(10) if alike[place] < 0.5]
-    assert len(outside) == 2
-    taken = (1 - kept) * (left[:, outside] * sizes[outside]) @ right[outside]
-    expected = (before + inside + intruders).double().numpy() - taken
-    np.testing.assert_allclose(found.double().numpy(), expected, atol=1e-5)
-
-
-def test_a_scaled_weight_has_no_intruders() -> None:
-    before = weight([3.0, 2.0, 1.0, 0.5], 3)
-    assert torch.allclose(with_fewer_intruders(before, 1.5 * before, 0.0), 1.5 * before)
-
 
 RANK = 3
 
@@ -185,12 +137,12 @@ def test_moments_of_another_model_are_refused(tmp_path: Path) -> None:
 
 
 def test_replayed_general_text_is_measured_and_domains_are_averaged() -> None:
-    method, config = Lora(LoraOptions(kind="corda", moment_sequences=7)), Config(method=MethodConfig("lora"))
+    method, config = Lora(LoraOptions(kind="corda")), Config(method=MethodConfig("lora"))
     domain, general = (Toy(name, name, idle) for name in ("domain", "general"))
     start = Start(Pretrained(Path("model"), Path("model")), "digest")
     first = Domain(config, start, (domain,), {}, general)
     (measured,) = method.before(first).values()
-    assert (measured.texts, measured.sequences, measured.previous) == ((general,), 7, None)
+    assert (measured.texts, measured.previous) == ((general,), None)
     (alone,) = method.before(Domain(config, start, (domain,), {})).values()
     assert alone.texts == (domain,)
     (joined,) = method.after_domain(Domain(config, start, (domain,), {"moments": measured})).values()
