@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from adapt.advise.corpus_sample import Sample
+from adapt.advise.corpus_sample import SAMPLED, Sample
 from adapt.advise.evidence import Evidence, TaskEvidence, TextEvidence
 from adapt.config import Config
 from adapt.evaluate.losses import SAMPLE_SEED, loss_on
@@ -37,7 +37,7 @@ def look(config: Config, pretrained: Pretrained, samples: Mapping[str, Sample], 
     """Measures all samples and tasks, on the CPUs of this process.
 
     Args:
-        config: the job's configuration. `advice.max_documents` limits the number of examples read per task.
+        config: the job's configuration.
         pretrained: the model.
         samples: samples of the configured texts, keyed by `corpus`, `general`, `pool` or `candidates`.
         tasks: folders of prepared tasks, keyed by name.
@@ -132,7 +132,7 @@ class _Observer:
 
     def task(self, folder: Path, words: Mapping[str, list[str]]) -> TaskEvidence:
         facts, train, test = Facts.load(folder), Split.load(folder, "train"), Split.load(folder, "test")
-        drawn = np.random.default_rng(SAMPLE_SEED).permutation(len(train))[: self.config.advice.max_documents]
+        drawn = np.random.default_rng(SAMPLE_SEED).permutation(len(train))[:SAMPLED]
         tokens = [train.tokens[number] for number in drawn]
         texts = self.tokenizer.batch_decode([ids.tolist() for ids in tokens], skip_special_tokens=True)
         labels = np.concatenate([np.atleast_1d(np.array(label, np.int64)) for label in train.labels])

@@ -14,6 +14,8 @@ from adapt.corpus.files.manifest import Manifest, Slice, items_of, read_slice, s
 from adapt.corpus.sample_order import permute
 from adapt.corpus.screening import Sieve, Tally, clean, local_screen
 
+SAMPLED = 2000
+"""Maximum number of documents read per text and of examples read per task."""
 READ_BYTES = 64 * MIB
 """Approximate size of the text that is read. A smaller corpus is read completely, so that its size is exact."""
 PLACES = 64

@@ -69,8 +69,7 @@ class SourceConfig:
 class CorpusConfig:
     """The unlabelled domain text."""
 
-    earlier: ClassVar[Mapping[str, Any]] = {"id_field": None}
-
+    earlier: ClassVar[Mapping[str, Any]] = {"id_field": None, "near_ngram": 5, "near_permutations": 256}
     source: Literal["files", "docstrings", "dataset"] = "files"
     """`files` reads corpus.paths; `dataset` reads the `datasets` repository corpus.dataset; `docstrings` reads the
     docstrings of the installed Python packages (a demo corpus)."""
@@ -135,14 +134,9 @@ class CorpusConfig:
     deduplicate: Literal["none", "exact", "near"] = "none"
     """Keep only one copy of duplicate documents, over all files and sources (in dontstop sequence: within a domain).
     `exact` removes documents with the same text, ignoring case, spaces and Unicode form; `near` also removes documents
-    that share most of their n-grams (MinHash LSH)."""
-    near_ngram: PositiveInt = 5
-    """`near`: length of the n-grams that are compared [words]."""
-    near_permutations: PositiveInt = 256
-    """`near`: length of each document's MinHash signature. More permutations estimate the similarity better and take
-    more memory and time."""
+    that share most of their runs of 5 words (MinHash LSH with 256 permutations)."""
     near_threshold: OpenFraction = 0.8
-    """`near`: two documents are duplicates if the Jaccard similarity of their n-grams is at least this value."""
+    """`near`: two documents are duplicates if the Jaccard similarity of their runs of words is at least this value."""
     max_bad_fraction: Fraction = how(0.01)
     """The job fails if more than this share of the records is unreadable (malformed JSON, no text, invalid UTF-8, a
     document that is encrypted, scanned or broken)."""
@@ -160,7 +154,6 @@ class MixtureConfig:
     """Mixture of the corpus's sources and of replayed text in a training run."""
 
     earlier: ClassVar[Mapping[str, Any]] = {"exhausted": "repeat"}
-
     order: Literal["interleaved", "sequential"] = "interleaved"
     """`interleaved` mixes rows (sequences of tokens) of all sources throughout the run; `sequential` trains on one
     source after another, in the order of the list."""
@@ -195,6 +188,7 @@ class MixtureConfig:
 class GenerateConfig:
     """Text that a model generates, to be replayed in place of general text (mixture.replay_kind)."""
 
+    earlier: ClassVar[Mapping[str, Any]] = {"masked_fraction": 0.15}
     tokens: PositiveInt = 1_000_000
     """Number of tokens to generate, before filters drop some of the texts."""
     generator: str | None = how(None)
@@ -220,10 +214,8 @@ class GenerateConfig:
     max_length: PositiveInt = 256
     """Maximum number of tokens in a text, including its prompt. It must be less than the model's longest input."""
     sweeps: PositiveInt = 10
-    """`gibbs`: number of times that every position of a text is resampled."""
-    masked_fraction: PositiveFraction = 0.15
-    """`gibbs`: share of a text's positions that are masked and resampled together. A small share, down to one position,
-    is closer to Gibbs sampling and takes 1 / masked_fraction passes of the model per sweep."""
+    """`gibbs`: number of times that every position of a text is resampled. 15% of the positions are masked and
+    resampled together."""
     cleaning: list[str | dict[str, Any]] | None = None
     """Cleaning steps that filter the generated text, as in corpus.cleaning. null uses the steps of
     corpus.cleaning followed by `repetition`. Add `language` to keep only some languages."""

@@ -129,8 +129,6 @@ class RetrievalConfig:
 class SimilarityConfig:
     """Comparison of domains (dontstop similarity); each of corpus.sources is a domain."""
 
-    max_documents: PositiveInt = 50_000
-    """Maximum number of documents read per domain."""
     models: list[str] = how_list()
     """One adapted model (id or folder) per source, in the order of the sources. If this list is set, the held-out
     losses of every model on the text of every source are also compared. All models must have the tokenizer of
@@ -166,8 +164,6 @@ class AdviceConfig:
 
     budget_device_hours: PositiveFloat | None = None
     """Maximum cost of a recommended recipe [device-hours]; null sets no limit."""
-    max_documents: PositiveInt = 2000
-    """Maximum number of documents read per corpus and of examples read per task."""
 
 
 @dataclass(frozen=True)

@@ -187,8 +187,6 @@ class HarnessConfig:
     tasks with such entries are refused, so that no task runs code without your permission."""
     num_fewshot: NonNegativeInt | None = None
     """Number of solved examples in each prompt; null uses the number that each task defines."""
-    fewshot_seed: NonNegativeInt = 1234
-    """Seed that draws the solved examples. lm-evaluation-harness has the same default."""
     limit: PositiveInt | None = None
     """Number of items per task: only the first items are used; null uses all items. With a limit, scores cannot be
     compared with published scores."""

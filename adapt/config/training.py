@@ -70,7 +70,6 @@ class ObjectiveConfig:
         "span_stop": SPAN_STOP,
         "span_max_words": SPAN_WORDS,
     }
-
     kind: str = "mlm"
     """These kinds predict masked tokens, which are resampled in each epoch: `mlm` (single tokens), `whole_word` (whole
     words), `entity` (entities and words), `span` (runs of words), and `difference` (single tokens, preferably in words
@@ -152,7 +151,6 @@ class TrainingConfig:
     """Length, optimizer and batches of the training run."""
 
     earlier: ClassVar[Mapping[str, Any]] = {"decay_embeddings": True}
-
     max_steps: PositiveInt | None = None
     """Maximum number of optimizer steps. Training ends at the first limit reached of max_steps, max_tokens, max_flops
     and epochs; if none is set, after 12,500 steps."""

@@ -173,7 +173,8 @@ def dedup_identity(corpus: CorpusConfig) -> dict[str, Any]:
     """Returns the settings that decide which documents count as duplicates, as a part of stage keys."""
     if corpus.deduplicate == "exact":
         return {"deduplicate": "exact"}
-    return {**{name: getattr(corpus, name) for name in _LATER[1:]}, **deciding("rensa")}
+    settings = what(corpus)
+    return {**{name: settings[name] for name in _LATER[1:]}, **deciding("rensa")}
 
 
 GENERAL = "evaluation.general_paths"

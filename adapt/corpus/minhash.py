@@ -89,8 +89,7 @@ class DuplicateRule:
     @classmethod
     def of(cls, corpus: CorpusConfig) -> "DuplicateRule":
         """Reads the settings for finding duplicates from the configuration of a corpus."""
-        near = corpus.deduplicate == "near"
-        return cls(near, corpus.near_ngram, corpus.near_permutations, corpus.near_threshold)
+        return cls(corpus.deduplicate == "near", threshold=corpus.near_threshold)
 
     @property
     def bands(self) -> tuple[int, int]:

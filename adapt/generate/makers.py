@@ -30,6 +30,10 @@ from adapt.model.packing.packed import Packed, sent
 from adapt.model.tokenizer import load_tokenizer, sees_both_sides
 from adapt.support.errors import ModelError
 
+MASKED_FRACTION: float = GenerateConfig.earlier["masked_fraction"]
+"""`gibbs`: share of a text's positions that are masked and resampled together. A smaller share is closer to Gibbs
+sampling, and takes more passes of the model."""
+
 
 @dataclass(frozen=True)
 class MadeText:
@@ -173,8 +177,8 @@ class FromEncoder(Maker):
         heat = np.array([temperature_of(section, int(number)) for number in numbers])
         for sweep in range(section.sweeps):
             orders = [sampling.sweep_order(section.seed, *text, sweep) for text in zip(numbers, lengths, strict=True)]
-            for part in range(ceil(1 / section.masked_fraction)):
-                chosen = [sampling.part_of_order(order, part, section.masked_fraction) for order in orders]
+            for part in range(ceil(1 / MASKED_FRACTION)):
+                chosen = [sampling.part_of_order(order, part, MASKED_FRACTION) for order in orders]
                 if not any(map(len, chosen)):
                     continue
                 scores = self._scores(tokens, chosen)

@@ -152,7 +152,7 @@ def similarity_stages(context: Context) -> Similarity:
         )
     names = {f"model-{number:03d}": path for number, path in enumerate(models)}
     evaluations = {name: Evaluate.of(with_model(context, path), name, corpora) for name, path in names.items()}
-    return Similarity(config.name, corpora, evaluations, context.tokens, config.similarity.max_documents)
+    return Similarity(config.name, corpora, evaluations, context.tokens)
 
 
 SIMILARITY_JOB = Job(

@@ -108,7 +108,6 @@ class AverageOptions:
     """
 
     earlier: ClassVar[Mapping[str, Any]] = {"decay": "linear"}
-
     window: OpenFraction = 0.2
     """Share of the steps, at the end of the training, over which the model is averaged."""
     points: PositiveInt = 10

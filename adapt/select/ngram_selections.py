@@ -34,10 +34,10 @@ weight, and the score of a document is the mean over its windows. Grams of the t
 ignored: they would separate the two sides without saying anything about the pool's documents.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, tee
-from typing import Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -191,6 +191,7 @@ SMALLEST = 1.0
 class ClassifierOptions:
     """Options of the selection `classifier`."""
 
+    earlier: ClassVar[Mapping[str, Any]] = {"recalled": 1.0}
     ngram: PositiveInt = 2
     """Length of the longest n-grams [words]."""
     buckets: grams.Buckets = 2**18
@@ -199,10 +200,7 @@ class ClassifierOptions:
     """Number of random documents of the pool that are the negative texts; a smaller pool is used completely."""
     rounds: PositiveInt = 1
     """Number of times that the classifier is trained. Each further round needs one more pass over the pool, which
-    finds more positive texts."""
-    recalled: NonNegativeFloat = 1.0
-    """Number of the pool's best documents that each further round adds to the positive texts, as a multiple of the
-    number of target texts."""
+    finds as many more positive texts as there are target texts."""
     strength: PositiveFloat = 10.0
     """Inverse of the L2 penalty (C of scikit-learn's logistic regression). Both classes have the same weight."""
 
@@ -240,8 +238,7 @@ class ByClassifier(Selection):
         check_some_known(known)
         self._train(positive, known, [], negative)
         for number in range(2, self.options.rounds + 1):
-            count = round(self.options.recalled * len(given.target))
-            recalled = [text for _, text, _ in highest(self, given.pool, given.target, count)]
+            recalled = [text for _, text, _ in highest(self, given.pool, given.target, len(given.target))]
             seen = set(recalled)
             log(
                 f"classifier: training round {number} of {self.options.rounds}, with {len(recalled)} documents of the"

@@ -14,11 +14,11 @@ is mostly chance, so short documents would have the highest means. To avoid this
 divided by at least FEWEST.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -37,6 +37,8 @@ WITHIN draws documents from the band."""
 FEWEST = 16
 """The sum of a document's loss differences is divided by its number of predictions, or by FEWEST if that is larger.
 Otherwise short documents would have extreme means."""
+SAMPLE = 2000
+"""Number of random documents on which the quantiles of the pool's losses are estimated."""
 AT_ONCE = 256
 """Number of documents that are tokenized and sorted by length together."""
 
@@ -45,12 +47,11 @@ AT_ONCE = 256
 class PerplexityOptions:
     """Options of the selection `perplexity`."""
 
+    earlier: ClassVar[Mapping[str, Any]] = {"sample": SAMPLE}
     low: Fraction = 0.25
     """Lower end of the band of losses without a reference, as a quantile of the pool's losses."""
     high: Fraction = 0.75
     """Upper end of the band of losses without a reference, as a quantile of the pool's losses."""
-    sample: PositiveInt = 2000
-    """Number of random documents on which the quantiles are estimated."""
     reference: str | None = None
     """Hugging Face id or folder of a model that was not adapted to the target. The reference must have the same
     tokenizer as model.path, the adapted model. null selects by a band of losses."""
@@ -96,7 +97,7 @@ class ByPerplexity(Selection):
             )
         self._models, self._config = dict(given.models), given.config
         if options.reference is None:
-            ids = [document.id for document in sampled(given.pool, options.sample, self.seed, BAND)]
+            ids = [document.id for document in sampled(given.pool, SAMPLE, self.seed, BAND)]
             sample = given.pool.narrowed(np.array(ids, np.int64))
             losses = np.concatenate([np.zeros(0), *sample.each(self.known_losses, on_device=True)])
             if not len(losses):

@@ -5,13 +5,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 
+from adapt.config import what
 from adapt.support.splitmix import mix
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class Selection(ABC):
 
     def what(self) -> dict[str, Any]:
         """Returns the options that determine the scores, for the key of a stage."""
-        return asdict(self.options)
+        return what(self.options)
 
     def models(self) -> tuple[str, ...]:
         """Returns the paths of the models that the selection reads. An empty path is the job's initial model.

@@ -26,10 +26,10 @@ far beyond the neighbours that are searched.) If the budget is larger than the n
 is raised, as a smaller alpha would do.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -154,6 +154,8 @@ NOISE = 5
 FIRST_NEIGHBOURS = 64
 """Number of neighbours of each text that are searched first. If they are too few, more neighbours are searched, so this
 number does not change the result."""
+DENSITY_NEIGHBOURS = 1000
+"""Maximum number of neighbours that are included in the density around a document."""
 ROWS_AT_ONCE = 4096
 
 
@@ -161,6 +163,7 @@ ROWS_AT_ONCE = 4096
 class TsdsOptions:
     """Options of the selection `tsds`. The defaults are the values in the paper."""
 
+    earlier: ClassVar[Mapping[str, Any]] = {"density_neighbours": DENSITY_NEIGHBOURS}
     alpha: Fraction = 0.6
     """Weight of nearness to the target; 1 - alpha is the weight of diversity."""
     scale: PositiveFloat = 5.0
@@ -170,8 +173,6 @@ class TsdsOptions:
     this off."""
     neighbours: PositiveInt = 5000
     """Maximum number of documents that receive mass from one text."""
-    density_neighbours: PositiveInt = 1000
-    """Maximum number of neighbours that are included in the density around a document."""
 
 
 class TransportMass(Selection):
@@ -257,7 +258,7 @@ class TransportMass(Selection):
         """Returns the density of the pool around each document."""
         if self.options.sigma == 0:
             return np.ones(len(ids))
-        rows, most = rows_by_id(self._folder, ids), min(self.options.density_neighbours, self._near.documents)
+        rows, most = rows_by_id(self._folder, ids), min(DENSITY_NEIGHBOURS, self._near.documents)
         densities, open_, count = np.ones(len(ids)), np.arange(len(ids)), min(FIRST_NEIGHBOURS, most)
         while len(open_):
             found = np.concatenate([distances for distances, _ in self._near.search(rows[open_], count)])

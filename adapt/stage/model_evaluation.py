@@ -35,6 +35,9 @@ from adapt.stage.prepare_text import Prepared
 from adapt.support.errors import ConfigError
 from adapt.train.capacity.device import task_needs
 
+COMPARED_DOCUMENTS = 50_000
+"""Maximum number of documents read per domain, to compare domains."""
+
 
 @dataclass(frozen=True)
 class Evaluated:
@@ -320,12 +323,10 @@ class Similarity(Stage[Similar]):
     """Evaluation of each domain's model on all domains, in the order of `corpora`. Empty if there are no models."""
     tokens: Tokens
     """Tokenizer of the corpora."""
-    max_documents: int
-    """Maximum number of documents read per domain."""
 
     def what(self) -> Mapping[str, Any]:
         return {
-            "max_documents": self.max_documents,
+            "max_documents": COMPARED_DOCUMENTS,
             "domains": list(self.corpora),
             **deciding("scikit-learn"),
         }
@@ -336,7 +337,7 @@ class Similarity(Stage[Similar]):
         corpora = {name: done[text].path for name, text in self.corpora.items()}
         evaluations = [done[evaluation].path for evaluation in self.evaluations.values()]
         return Outcome(
-            compare_domains(corpora, evaluations, self.tokens.made(done).pretrained, self.max_documents, folder)
+            compare_domains(corpora, evaluations, self.tokens.made(done).pretrained, COMPARED_DOCUMENTS, folder)
         )
 
 
@@ -365,7 +366,7 @@ class Look(Stage[evidence.Evidence]):
             "texts": {name: [source.reading for source in sources] for name, sources in self.texts.items()},
             "objective": measured_what(config),
             "sequence_length": config.evaluation.sequence_length,
-            "max_documents": config.advice.max_documents,
+            "max_documents": corpus_sample.SAMPLED,
             "min_count": config.vocabulary.min_count,
         }
 
@@ -377,12 +378,12 @@ class Look(Stage[evidence.Evidence]):
         """
         from adapt.advise import collect_evidence
 
-        start, most = self.start.made(done), self.config.advice.max_documents
+        start = self.start.made(done)
         check_weights(start.model)
         samples = {
             name: corpus_sample.joined_samples(
                 [
-                    corpus_sample.sample_corpus(files.manifest, files.corpus, most // len(sources) or 1)
+                    corpus_sample.sample_corpus(files.manifest, files.corpus, corpus_sample.SAMPLED // len(sources) or 1)
                     for files in sources
                 ]
             )

@@ -83,7 +83,6 @@ SECTION = GenerateConfig(
     min_length=4,
     max_length=9,
     sweeps=2,
-    masked_fraction=1e-9 + 1 / 9,
     seed=5,
     micro_batch=3,
 )
@@ -97,7 +96,10 @@ def test_the_parts_of_a_sweep_contain_every_position_once(length: int, share: fl
     assert max(map(len, parts)) == max(1, int(np.ceil(share * length)))
 
 
-def test_sampling_one_position_at_a_time_equals_a_plain_gibbs_sampler(tiny_bert: Path) -> None:
+def test_sampling_one_position_at_a_time_equals_a_plain_gibbs_sampler(
+    tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adapt.generate.makers.MASKED_FRACTION", 1e-9 + 1 / 9)
     sampler = FromEncoder(Pretrained(tiny_bert, tiny_bert), SECTION)
     sampler.load()
     numbers = [0, 1, 2, 3, 11]

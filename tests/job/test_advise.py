@@ -91,7 +91,7 @@ def test_finished_evidence_is_not_collected_again(arguments: list[str], capsys: 
     key, _ = evidence()
     again, shown = evidence("--advice.budget_device_hours=1", "--training.max_steps=3")
     assert (again, shown) == (key, "")
-    other, shown = evidence("--advice.max_documents=10")
+    other, shown = evidence("--vocabulary.min_count=10")
     assert other != key
     assert "task:" not in shown
 

@@ -143,8 +143,6 @@ VECTORS = {"export.sentence_transformers": "mean"}
 PAIRS = {"retrieval.pairs": "data/a.jsonl", "retrieval.query_field": "label", "retrieval.positive_field": "body"}
 RETRIEVED = {"retrieved.before", "retrieved.after", "export"}
 WITH: dict[str, tuple[dict[str, Any], Any, set[str]]] = {
-    "corpus.near_ngram": (NEAR, 3, DOMAIN),
-    "corpus.near_permutations": (NEAR, 64, DOMAIN),
     "corpus.near_threshold": (NEAR, 0.7, DOMAIN),
     "corpus.decontaminate": (AGAINST, [EvaluationSet("questions", "data/a.jsonl")], DOMAIN),
     "corpus.decontaminate_ngram": (AGAINST, 8, DOMAIN),

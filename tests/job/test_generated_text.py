@@ -144,7 +144,6 @@ def test_generated_text_of_a_sequence_has_no_copies_of_the_domains_that_are_meas
         ("corpus.near_threshold", 0.7, {FilterTexts}),
         ("corpus.heldout_fraction", 0.3, {FilterTexts}),
         ("generate.sweeps", 3, set()),
-        ("generate.masked_fraction", 0.3, set()),
         ("generate.prompt_tokens", 3, set()),
         ("generate.prompt_field", "body", set()),
         ("generate.micro_batch", 3, set()),
@@ -164,7 +163,6 @@ def test_which_stages_a_field_repeats(config: Config, name: str, value: Any, aga
     ("given", "name", "value"),
     [
         ({"mixture.replay_kind": "gibbs"}, "generate.sweeps", 3),
-        ({"mixture.replay_kind": "gibbs"}, "generate.masked_fraction", 0.3),
         (SELF | {"model.path": "decoder", "generate.prompts": "data/b.jsonl"}, "generate.prompt_tokens", 3),
         (SELF | {"model.path": "decoder", "generate.prompts": "data/b.jsonl"}, "generate.prompt_field", "body"),
     ],

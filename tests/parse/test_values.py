@@ -20,7 +20,7 @@ RANGES = [
     ("training.global_batch_size", "0", ">0"),
     ("training.weight_decay", "-0.1", ">=0"),
     ("training.warmup_fraction", "1.1", ">=0 and <=1"),
-    ("corpus.near_ngram", "0", ">0"),
+    ("corpus.near_threshold", "0", ">0 and <1"),
     ("corpus.heldout_fraction", "-0.1", ">=0 and <=1"),
     ("objective.mask_fraction", "0", ">0 and <1"),
     ("objective.mask_fraction", "1", ">0 and <1"),

@@ -139,7 +139,7 @@ def test_a_further_round_finds_documents_that_share_words_with_the_best(to_the_e
     recalled = [pool[place] for place in np.argsort(-first, kind="stable")[:40]]
     second = log_odds([*target, *recalled], [text for text in pool if text not in recalled], pool, 1, len(target))
     for rounds, expected in ((1, first), (2, second)):
-        options = ClassifierOptions(ngram=1, buckets=BUCKETS, rounds=rounds, recalled=1.0)
+        options = ClassifierOptions(ngram=1, buckets=BUCKETS, rounds=rounds)
         found = sorted(ranked(ByClassifier(options, 0), numbered(pool), target))
         np.testing.assert_allclose([score for _, score in found], expected, atol=1e-4)
     assert all(text.startswith("vector") for text in pool[140:])

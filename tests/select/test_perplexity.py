@@ -101,10 +101,11 @@ def test_a_document_without_tokens_is_never_taken(tiny_bert: Path) -> None:
     assert {place for place, _ in ranked(selection, pool, [], config=CONFIG, models=models)} == set(range(1, 7))
 
 
-def test_a_sample_of_the_pool_finds_the_ends_of_the_band(tiny_bert: Path) -> None:
+def test_a_sample_of_the_pool_finds_the_ends_of_the_band(tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adapt.select.perplexity.SAMPLE", 10)
     models = {"": Pretrained(tiny_bert, tiny_bert)}
     pool = numbered(random.Random(0).sample(POOL, 30))
-    ranked(ByPerplexity(PerplexityOptions(sample=10), 0), pool, [], config=CONFIG, models=models)
+    ranked(ByPerplexity(PerplexityOptions(), 0), pool, [], config=CONFIG, models=models)
     assert pool.passes == 2  # the sample is read again by the process with the model
 
 

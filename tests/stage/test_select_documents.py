@@ -243,7 +243,10 @@ def test_a_selection_sees_the_train_texts_as_they_were_listed(config: Config, tm
     """
     alike = choosing(config, kind=f"{__name__}:Alike")
     assert len(select(alike)[0]) == 15
-    stage, store = built(replace(alike, seed=1, corpus=replace(config.corpus, near_ngram=4))), Context.of(config).store
+    stage, store = (
+        built(replace(alike, seed=1, corpus=replace(config.corpus, near_threshold=0.7))),
+        Context.of(config).store,
+    )
     shutil.rmtree(store.root / "texts")
     shutil.rmtree(store.root / "target")
     write(tmp_path / "train.jsonl", with_labels(["quite another text"] * 3))

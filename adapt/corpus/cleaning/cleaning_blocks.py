@@ -6,10 +6,11 @@ moves the positions of its entities accordingly.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
+from adapt.config.fields import what
 from adapt.config.kinds import Kinds, read_options
 from adapt.corpus.entities import Span, Tagged
 from adapt.runner.stage import deciding
@@ -119,7 +120,7 @@ def identity(cleaning: Sequence[Any]) -> list[dict[str, Any]]:
     """
     names = [_name_and_options(entry)[0] for entry in cleaning]
     return [
-        {block.name: {**asdict(block), **deciding(*block.packages), **BLOCKS.source(name)}}
+        {block.name: {**what(block), **deciding(*block.packages), **BLOCKS.source(name)}}
         for name, block in zip(names, blocks_of(cleaning), strict=True)
     ]
 

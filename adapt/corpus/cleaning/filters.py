@@ -6,7 +6,7 @@ list of options.
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar
@@ -149,6 +149,10 @@ class Symbols(Block):
         return text
 
 
+READ_CHARACTERS = 4000
+"""Number of characters that the classifier of languages reads from the beginning of a document."""
+
+
 @dataclass(frozen=True)
 class Language(Block):
     """Keeps documents in the listed languages and drops all others.
@@ -159,13 +163,12 @@ class Language(Block):
 
     name: ClassVar[str] = "language"
     packages: ClassVar[tuple[str, ...]] = ("py3langid",)
+    earlier: ClassVar[Mapping[str, Any]] = {"max_characters": READ_CHARACTERS}
     keep: list[str] = field(default_factory=lambda: ["en"])
     """ISO 639 codes of the languages to keep."""
     min_score: Fraction = 0.65
     """Minimum probability of the recognised language. Documents with a lower probability are dropped. Many texts of
     fewer than 30 characters have a lower probability."""
-    max_characters: PositiveInt = 4000
-    """Number of characters that the classifier reads from the beginning of a document."""
 
     def __post_init__(self) -> None:
         """Refuses unknown language codes."""
@@ -178,7 +181,7 @@ class Language(Block):
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
         """Returns the text if its language is in `keep`."""
-        code, score = language_classifier().classify(text[: self.max_characters])
+        code, score = language_classifier().classify(text[:READ_CHARACTERS])
         if score < self.min_score:
             return Drop("language unclear")
         return text if code in self.keep else Drop(f"language {code}")
@@ -194,11 +197,12 @@ def language_classifier() -> Any:
 class Repetition(Block):
     """Drops repetitive documents by Gopher's rules and thresholds (Rae et al. 2021, arXiv 2112.11446, table A1).
 
-    All occurrences of a line, paragraph or run of words except the first one are duplicates. For runs, only the
+    All occurrences of a line, paragraph or run of 2 to 10 words except the first one are duplicates. For runs, only the
     characters of words are counted, and a character that is in several runs is counted once.
     """
 
     name: ClassVar[str] = "repetition"
+    earlier: ClassVar[Mapping[str, Any]] = {"ngrams": True}
     max_lines: Fraction = 0.3
     """Maximum share of lines that are duplicates."""
     max_paragraphs: Fraction = 0.3
@@ -207,8 +211,6 @@ class Repetition(Block):
     """Maximum share of characters in duplicate lines."""
     max_paragraph_characters: Fraction = 0.2
     """Maximum share of characters in duplicate paragraphs."""
-    ngrams: bool = True
-    """Whether repeated runs of 2 to 10 words are checked too. The limits for these runs are fixed."""
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
         """Returns the text if no share of duplicates is above its limit, else the reason to drop it."""
@@ -219,7 +221,7 @@ class Repetition(Block):
             share, characters = duplicate_shares(parts)
             if share > most or characters > most_characters:
                 return Drop(f"repeated {kind}")
-        if self.ngrams and repeats_words(text.split()):
+        if repeats_words(text.split()):
             return Drop("repeated words")
         return text
 

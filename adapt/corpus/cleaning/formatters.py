@@ -6,14 +6,13 @@ list of options.
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import ftfy
 
-from adapt.config import PositiveInt
 from adapt.corpus.cleaning.cleaning_blocks import Block, Drop, Edit, count_change, edited
 
 
@@ -27,12 +26,11 @@ class FixUnicode(Block):
     name: ClassVar[str] = "fix_unicode"
     packages: ClassVar[tuple[str, ...]] = ("ftfy",)
     keeps_entities: ClassVar[bool] = False
-    uncurl_quotes: bool = False
-    """Whether curly quotes are replaced with straight quotes."""
+    earlier: ClassVar[Mapping[str, Any]] = {"uncurl_quotes": False}
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
         """Returns the repaired text."""
-        fixed = ftfy.fix_text(text, uncurl_quotes=self.uncurl_quotes)
+        fixed = ftfy.fix_text(text, uncurl_quotes=False)
         count_change(changes, self.name, fixed != text)
         return fixed
 
@@ -52,34 +50,34 @@ _NOTICE = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 
+LONGEST_LINE, MOST_REPEATS = 20, 2
+"""Length of the longest line that `boilerplate` removes [words], and number of occurrences of a line that it keeps."""
+
 
 @dataclass(frozen=True)
 class Boilerplate(Block):
-    """Removes short lines that are repeated too often or are English web page notices (cookies, copyright, sharing, …).
+    """Removes short lines that occur more than twice or are English web page notices (cookies, copyright, sharing, …).
 
     Longer lines are never removed, because they may be text about cookies, copyright and the like.
     """
 
     name: ClassVar[str] = "boilerplate"
-    max_words: PositiveInt = 20
-    """Length of the longest line that can be removed [words]."""
-    max_repeats: PositiveInt = 2
-    """Number of occurrences of the same short line that are kept in a document. Further occurrences are removed."""
+    earlier: ClassVar[Mapping[str, Any]] = {"max_words": LONGEST_LINE, "max_repeats": MOST_REPEATS}
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
-        """Returns the text without notices and without the occurrences of a short line beyond `max_repeats`."""
+        """Returns the text without notices and without the occurrences of a short line beyond the second."""
         seen: dict[str, int] = {}
         edits = []
         for start, line in _lines(text):
             content = line.strip()
-            if not content or len(content.split()) > self.max_words:
+            if not content or len(content.split()) > LONGEST_LINE:
                 continue
             seen[content] = seen.get(content, 0) + 1
             if notice := _NOTICE.search(content):
                 count_change(changes, "boilerplate notices")
-            elif seen[content] > self.max_repeats:
+            elif seen[content] > MOST_REPEATS:
                 count_change(changes, "boilerplate repeats")
-            if notice or seen[content] > self.max_repeats:
+            if notice or seen[content] > MOST_REPEATS:
                 edits.append(Edit(start, start + len(line)))
         return edited(text, edits) if edits else text
 

@@ -138,10 +138,10 @@ def harness_scores(lm: Any, task: Any, tasks: harness_tasks.HarnessTasks) -> ite
         task.set_config(key="num_fewshot", value=config.num_fewshot)
     elif own is None:
         task.set_config(key="num_fewshot", value=0)
-    task.set_fewshot_seed(seed=config.fewshot_seed)
+    task.set_fewshot_seed(seed=harness_tasks.FEWSHOT_SEED)
     random.seed(0)
-    np.random.seed(config.fewshot_seed)
-    torch.manual_seed(config.fewshot_seed)
+    np.random.seed(harness_tasks.FEWSHOT_SEED)
+    torch.manual_seed(harness_tasks.FEWSHOT_SEED)
     found = evaluate(lm=lm, task_dict={"tasks": {task.task_name: task}}, limit=config.limit, bootstrap_iters=0)
     name = task.task_name
     return items_of_samples(task, found["samples"][name], found["results"][name], found["higher_is_better"][name])

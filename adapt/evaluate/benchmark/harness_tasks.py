@@ -38,6 +38,8 @@ REFUSED = {
 }
 """Entries of a task file that are refused, with the reason. `custom_dataset` may be a function of harness.functions."""
 OFFLINE_DATASETS = (*OFFLINE, "HF_DATASETS_OFFLINE")
+FEWSHOT_SEED = 1234
+"""Seed that draws the solved examples in prompts, as in lm-evaluation-harness."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class HarnessTasks:
             "tasks": list(config.tasks),
             "own": dict(self.digests),
             "num_fewshot": config.num_fewshot,
-            "fewshot_seed": config.fewshot_seed,
+            "fewshot_seed": FEWSHOT_SEED,
             "limit": config.limit,
             **deciding("lm-eval"),
         }

@@ -45,7 +45,6 @@ class ElleOptions:
     """
 
     earlier: ClassVar[Mapping[str, Any]] = {"new_layers": "silent", "noise": NOISE}
-
     layers: list[int] = field(default_factory=lambda: [2, 2, 1, 1])
     """Number of layers that are added before the first domain, the second, and so on; 0 after the list's end. A domain
     can at most double the model's number of layers."""

@@ -37,7 +37,6 @@ class HatOptions:
     """Options of HAT: a mask per domain protects the units that the domain uses (arXiv 1801.01423)."""
 
     earlier: ClassVar[Mapping[str, Any]] = {"steepest": STEEPEST}
-
     on: Literal["adapters", "model"] = "adapters"
     """What is masked and trained. `adapters`: bottlenecks that all domains share, after the attention and the
     feed-forward block of every layer; the model itself is frozen. `model`: attention heads and neurons of the model
@@ -150,7 +149,6 @@ class CptOptions:
     """
 
     earlier: ClassVar[Mapping[str, Any]] = {"form": "parallel", "steepest": STEEPEST}
-
     width: PositiveInt = 512
     """Number of neurons in each plugin; the published code uses 512 or 768."""
     train_norms: bool = True

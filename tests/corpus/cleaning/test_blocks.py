@@ -57,7 +57,6 @@ def test_a_block_does_not_change_its_own_output(name: str) -> None:
 def test_fix_unicode() -> None:
     assert passed("lâ\u0080\u0099Ã©tÃ© &amp; \ufb01n", "fix_unicode") == ("l\u2019été & fin", {"fix_unicode": 1})
     assert passed("\u201cété\u201d", "fix_unicode") == ("\u201cété\u201d", {})
-    assert passed("\u201cété\u201d", "fix_unicode", uncurl_quotes=True)[0] == '"été"'
 
 
 def test_language() -> None:
@@ -66,7 +65,7 @@ def test_language() -> None:
     assert dropped(german, "language", keep=["en", "de"]) is None
     assert dropped("x = 1 + 2", "language") == "language unclear"
     assert dropped("x = 1 + 2", "language", keep=["en"], min_score=0.0) != "language unclear"
-    assert dropped(SENTENCE + german * 9, "language", max_characters=len(SENTENCE)) is None
+    assert dropped(SENTENCE * 80 + german * 200, "language") is None
 
 
 @pytest.mark.parametrize(
@@ -130,8 +129,6 @@ def test_repeated_paragraphs_of_different_lines() -> None:
     text = "one\ntwo\n\nthree\nfour\n\none\ntwo"
     assert dropped(text, "repetition", max_lines=1.0, max_line_characters=1.0) == "repeated paragraphs"
     assert dropped(text, "repetition", max_lines=1.0, max_line_characters=1.0, max_paragraphs=0.34) is not None
-    open_ = {"max_lines": 1.0, "max_line_characters": 1.0, "max_paragraphs": 1.0, "max_paragraph_characters": 1.0}
-    assert dropped(text, "repetition", **open_, ngrams=False) is None
 
 
 def test_duplicate_shares_by_example() -> None:
@@ -161,8 +158,6 @@ def test_boilerplate() -> None:
     lines = text.split("\n")
     assert kept.split("\n") == [lines[0], lines[2], lines[4], lines[7], lines[9]]
     assert changes == {"boilerplate notices": 4, "boilerplate repeats": 1}
-    assert passed(text, "boilerplate", max_repeats=1)[1]["boilerplate repeats"] == 2
-    assert passed(text, "boilerplate", max_words=1)[1] == {"boilerplate repeats": 1}
 
 
 PII = [
