@@ -59,6 +59,8 @@ reads."""
 MORE = 1.02
 """Factor by which the estimated number of missing blocks is raised, so that a second round of blocks is seldom
 needed."""
+MEASURED_S = 5.0
+"""Least time over which a speed is measured [s]."""
 
 
 class MakeBlocks:
@@ -222,13 +224,14 @@ def _run(
             num_gpus=gpus or None,
             compute=ActorPoolStrategy(min_size=1, max_size=min(actors, count or actors)),
         )
-        return _watched(made.iter_rows(), count, folder)
+        return counts_of_blocks(made.iter_rows(), count, folder)
 
 
-def _watched(rows: Iterator[dict[str, Any]], count: int | None, folder: Path) -> list[dict[str, Any]]:
+def counts_of_blocks(rows: Iterator[dict[str, Any]], count: int | None, folder: Path) -> list[dict[str, Any]]:
     """Collects the counts of finished blocks, and shows the progress: texts, share of blocks, and tokens per second.
 
-    The speed is measured from the end of the first block on, because the actors load the model before that block.
+    The speed is measured from the end of the first block on, because the actors load the model before that block. It is
+    shown after some seconds, because the blocks of several actors end together.
     """
     found: list[dict[str, Any]] = []
     texts = tokens = 0
@@ -243,7 +246,8 @@ def _watched(rows: Iterator[dict[str, Any]], count: int | None, folder: Path) ->
                 parts["share"] = f"{100 * len(found) // count}%"
             if len(found) > 1:
                 tokens += int(row["tokens"])
-                parts["speed"] = f"{tokens / max(monotonic() - began, 1e-9):,.0f} tokens/s"
+                if (passed := monotonic() - began) >= MEASURED_S:
+                    parts["speed"] = f"{tokens / passed:,.0f} tokens/s"
             shown.update(parts, len(found), count or 0)
     return found
 

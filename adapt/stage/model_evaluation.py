@@ -380,12 +380,10 @@ class Look(Stage[evidence.Evidence]):
 
         start = self.start.made(done)
         check_weights(start.model)
+        sample = corpus_sample.sample_corpus
         samples = {
             name: corpus_sample.joined_samples(
-                [
-                    corpus_sample.sample_corpus(files.manifest, files.corpus, corpus_sample.SAMPLED // len(sources) or 1)
-                    for files in sources
-                ]
+                [sample(files.manifest, files.corpus, corpus_sample.SAMPLED // len(sources) or 1) for files in sources]
             )
             for name, sources in self.texts.items()
         }

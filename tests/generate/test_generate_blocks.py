@@ -1,6 +1,8 @@
 """Tests that blocks of text generated on Ray do not depend on interruptions, and that filters count dropped texts."""
 
 import json
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from adapt.corpus.files.manifest import Slice, build_manifest, read_slice
 from adapt.corpus.heldout import keys_of
 from adapt.corpus.screening import Screen
 from adapt.embed.text_chunks import ReadPool
+from adapt.generate import generate_blocks
 from adapt.generate.block_files import BLOCKS, files_of_block, spent_seconds
 from adapt.generate.generate_blocks import (
     PAIRS_FILE,
@@ -86,6 +89,26 @@ def _rewritten(root: Path, folder: Path) -> None:
     assert {line["source"] for line in lines} == trained
     assert figures.texts == len(lines) == 2 * len(trained)
     assert {line["positive"] for line in lines if "positive" in line} == {keys[key] for key in trained}
+
+
+def test_a_speed_is_shown_after_some_seconds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The second block ends with the first, so the time between them says nothing about the speed."""
+    clock, shown = [0.0], []
+
+    class Lines:
+        def update(self, parts: dict[str, str], now: int, of: int) -> None:
+            shown.append(parts.get("speed"))
+
+    def blocks() -> Iterator[dict[str, int]]:
+        for seconds in (0.0, 0.01, 10.0):
+            clock[0] += seconds
+            yield {"texts": 64, "tokens": 500}
+
+    monkeypatch.setattr(generate_blocks, "display", lambda *_: nullcontext(Lines()))
+    monkeypatch.setattr(generate_blocks, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(runtime, "telling_stalls", lambda *_: nullcontext())
+    generate_blocks.counts_of_blocks(blocks(), 3, tmp_path)
+    assert shown == [None, None, "100 tokens/s"]
 
 
 def test_no_block_is_made_once_the_budget_is_spent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
