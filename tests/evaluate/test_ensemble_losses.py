@@ -58,8 +58,8 @@ def sample(monkeypatch: pytest.MonkeyPatch) -> Heldout:
     numbers = np.random.default_rng(0)
     own = Heldout(list(range(5)), [numbers.integers(8, 30, 12 + n) for n in range(5)])
     monkeypatch.setattr(Heldout, "sample", classmethod(lambda *_: own))
-    for place in ("measure_model", "evaluation_task"):  # the replaced function would start Ray
-        monkeypatch.setattr(f"adapt.evaluate.{place}.hide_unreserved_gpus", lambda: None)
+    for place in ("ray.runtime", "evaluate.evaluation_task"):  # the replaced function would start Ray
+        monkeypatch.setattr(f"adapt.{place}.hide_unreserved_gpus", lambda: None)
     return own
 
 

@@ -61,7 +61,7 @@ PHASES = {
     "building": "load_tokenizer",
     "feeding": "columns",
     "stepping": "Loop.update",
-    "reporting": "Trackers.log",
+    "reporting": "metric_trackers.Trackers.log",
     "saving": "Engine.save",
     "exporting": "export_result",
 }
