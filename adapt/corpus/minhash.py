@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -79,9 +80,9 @@ class DuplicateRule:
     near: bool
     """Whether near copies count as duplicates. If False, only documents with equal normalised texts count as
     duplicates."""
-    n: int = 5
+    n: ClassVar[int] = 5
     """Length of a shingle, which is a run of words [words]."""
-    permutations: int = 256
+    permutations: ClassVar[int] = 256
     """Number of positions of a MinHash signature."""
     threshold: float = 0.8
     """Minimum estimated Jaccard similarity of near copies."""
