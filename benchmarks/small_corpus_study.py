@@ -73,24 +73,32 @@ def _cells(row: EnsembleRow) -> list[Cell | str]:
 
 
 def decay_gains(finished: Study) -> Table:
-    """Makes the table of differences between tuned and usual weight decay: single models, paired by seed."""
+    """Makes the table of single models with tuned against usual weight decay, paired by seed.
+
+    `plain` has its own best passes and learning rate. `undecayed` has those of `decayed`, so its difference from
+    `decayed` is the effect of weight decay alone.
+    """
     found: dict[tuple[str, str], dict[str, dict[str, dict[str, LossChange]]]] = {}
     for entry in finished.entries:
-        if entry.record.stage == "export" and entry.name == "single":
+        if entry.record.stage == "export" and entry.name in ("single", "undecayed"):
             values = entry.values
-            of_way = found.setdefault((values["domain"], values["size"]), {}).setdefault(values["way"], {})
+            way = values.get("way", entry.name)
+            of_way = found.setdefault((values["domain"], values["size"]), {}).setdefault(way, {})
             of_way[values["seed"]] = entry.result.losses
     rows: list[list[Cell | str]] = []
     for (domain, size), ways in found.items():
-        plain, decayed = ways.get("plain", {}), ways.get("decayed", {})
-        shared = [seed for seed in decayed if seed in plain]
-        for text in ("domain", "general") if shared else ():
-            gaps = [decayed[seed][text].after.value - plain[seed][text].after.value for seed in shared]
-            gap = paired(gaps)
-            ends = "" if gap.low is None or gap.high is None else f"{gap.low:+.3f} to {gap.high:+.3f}"
-            rows.append([domain, size, text, f"{len(shared)}", Cell(f"{gap.difference:+.3f}", ends)])
+        decayed = ways.get("decayed", {})
+        for baseline in ("plain", "undecayed"):
+            other = ways.get(baseline, {})
+            shared = [seed for seed in decayed if seed in other]
+            for text in ("domain", "general") if shared else ():
+                gap = paired([decayed[seed][text].after.value - other[seed][text].after.value for seed in shared])
+                ends = "" if gap.low is None or gap.high is None else f"{gap.low:+.3f} to {gap.high:+.3f}"
+                cell = Cell(f"{gap.difference:+.3f}", ends)
+                rows.append([domain, size, f"decayed - {baseline}", text, f"{len(shared)}", cell])
     note = "Nats per token. Below 0, tuned weight decay is better. Paired by seed, with 95% intervals over seeds."
-    return Table(["domain", "MB", "text", "seeds", "decayed - plain"], rows, "Tuned weight decay, single models", note)
+    header = ["domain", "MB", "compared", "text", "seeds", "difference"]
+    return Table(header, rows, "Tuned weight decay, single models", note)
 
 
 def show(arguments: list[str]) -> None:

@@ -47,15 +47,21 @@ def test_the_table_has_all_recipes_but_the_other_seeds(tmp_path: Path) -> None:
 
 def test_tuned_weight_decay_is_compared_by_seed(tmp_path: Path) -> None:
     fake, entries = Fake(tmp_path), []
-    for way, gain in (("plain", 0.0), ("decayed", 0.1)):
+    for way, gain in (("plain", 0.0), ("decayed", 0.1), ("undecayed", 0.3)):
         for number, seed in enumerate(("2001", "2002", "2003")):
             after = 1.5 - gain + number / 10
             record = fake.export(f"{way}-{seed}", 0.9, (2.0, after, 1.0, 1.2), 1.0)
-            values = {"domain": "cs", "size": "1", "way": way, "seed": seed}
-            entries.append(Entry("single", "dapt", values, finished(record)))
+            values = {"domain": "cs", "size": "1", "seed": seed}
+            if way == "undecayed":
+                entries.append(Entry(way, "dapt", values, finished(record)))
+            else:
+                entries.append(Entry("single", "dapt", {**values, "way": way}, finished(record)))
     rows = decay_gains(Study("made up", "single", entries)).rows
-    assert [row[:4] for row in rows] == [["cs", "1", "domain", "3"], ["cs", "1", "general", "3"]]
-    assert "-0.100" in str(rows[0][4])
+    assert [row[2:5] for row in rows] == [
+        [f"decayed - {baseline}", text, "3"] for baseline in ("plain", "undecayed") for text in ("domain", "general")
+    ]
+    assert "-0.100" in str(rows[0][5])
+    assert "+0.200" in str(rows[2][5])
 
 
 def test_each_recipe_has_a_search_of_equal_size_and_seeds_that_no_trial_had() -> None:
@@ -77,3 +83,5 @@ def test_each_recipe_has_a_search_of_equal_size_and_seeds_that_no_trial_had() ->
     assert {*ensemble.compared.values()} == members | {"student[cs, 3, decayed]", "average[cs, 3, decayed]"}
     assert {*nodes["student[cs, 3, decayed]"].compared.values()} == members
     assert nodes["single[cs, 3, decayed, 2001]"].tuned == "search[cs, 3, decayed]"
+    assert nodes["undecayed[cs, 3, 2001]"].tuned == "search[cs, 3, decayed]"
+    assert nodes["undecayed[cs, 3, 2001]"].config.training.weight_decay == 0.01

@@ -24,10 +24,12 @@ def test_each_setting_has_a_recommendation_with_its_source_and_what_it_was_teste
     found = {each.setting: each for each in SMALL.recommendations(Config())}
     assert list(found) == ["weight decay", "epochs", "share of general text", "several seeds"]
     assert all("arXiv" in each.source and "decoders" in each.tested for each in found.values())
-    assert "not tested on encoders" in found["weight decay"].tested
+    assert "small encoder" in found["weight decay"].tested
     assert "100 passes" in found["epochs"].tested
     causal = Config(objective=ObjectiveConfig(kind="causal"))
-    assert "encoders" not in {each.setting: each for each in SMALL.recommendations(causal)}["epochs"].tested
+    others = {each.setting: each for each in SMALL.recommendations(causal)}
+    assert others["weight decay"].tested == "decoders from scratch"
+    assert "encoders" not in others["epochs"].tested
 
 
 def test_without_general_text_the_advice_suits_the_kind_of_model() -> None:
