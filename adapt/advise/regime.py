@@ -165,10 +165,10 @@ def _number(value: float) -> str:
 
 _MANY_TO_ONE = Recommendation(
     "several seeds",
-    "average the weights (dontstop merge) or the predictions of several seeds (dontstop ensemble), or distil the ensemble"
-    " into one model (dontstop distil)",
+    "average the weights (dontstop merge) or the predictions of several seeds (dontstop ensemble), or distil the"
+    " ensemble into one model (dontstop distil)",
     "arXiv 2509.14786: the ensemble is better than any single model; a student of an eighth of the ensemble's size"
     " keeps 83% of the gain",
-    "decoders from scratch; a small encoder on 1 MB, where averaged weights kept 79% of the ensemble's gain and a student"
-    " 40% (docs/guide/small-corpora.md)",
+    "decoders from scratch; a small encoder on 1 MB, where averaged weights kept 79% of the ensemble's gain and a"
+    " student 40% (docs/guide/small-corpora.md)",
 )
