@@ -451,7 +451,14 @@ def _tree(file: Path) -> ast.Module:
 
 
 def meaning(name: str, file: Path) -> ClassText | str | None:
-    """Looks up a name in a file. Returns a class's text, an alias such as `Literal["a", "b"]`, or None."""
+    """Looks up a name, such as `Loss` or `measurements.Loss`, in a file.
+
+    Returns a class's text, an alias such as `Literal["a", "b"]`, or None.
+    """
+    module_name, _, name = name.rpartition(".")
+    if module_name:
+        there = _imported(module_name, file)
+        return meaning(name, there) if there else None
     for node in _tree(file).body:
         if isinstance(node, ast.ClassDef) and node.name == name:
             return _class_text(node, file)
@@ -459,13 +466,18 @@ def meaning(name: str, file: Path) -> ClassText | str | None:
         value = getattr(node, "value", None)
         if isinstance(target, ast.Name) and target.id == name and isinstance(value, ast.expr):
             return ast.unparse(value)
+    there = _imported(name, file)
+    return meaning(name, there) if there else None
+
+
+def _imported(name: str, file: Path) -> Path | None:
+    """Returns the file of a module that a file imports under this name, or the file that it imports the name from."""
     for imported in ast.walk(_tree(file)):
         if isinstance(imported, ast.ImportFrom) and (imported.module or "").startswith("adapt"):
-            module = ROOT / str(imported.module).replace(".", "/")
-            there = module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
-            for alias in imported.names:
-                if (alias.asname or alias.name) == name and there.is_file():
-                    return meaning(alias.name, there)
+            package = ROOT / str(imported.module).replace(".", "/")
+            if name in [alias.name for alias in imported.names]:
+                places = package / f"{name}.py", package / "__init__.py", package.with_suffix(".py")
+                return next((place for place in places if place.is_file()), None)
     return None
 
 
@@ -563,8 +575,9 @@ def _table(kind: ClassText, found: list[str] | None = None, leave_out: tuple[str
             continue
         annotation = re.sub(r"\b(?:More|Less|Even)\[(.*)\]$", r"\1", annotation.strip("'\""))
         linked = ""
-        for part in dict.fromkeys(re.findall(r"[A-Z]\w+", annotation)):
-            what = meaning(part, file)
+        for dotted in dict.fromkeys(re.findall(r"(?:[a-z]\w*\.)*[A-Z]\w+", annotation)):
+            part, what = dotted.rpartition(".")[2], meaning(dotted, file)
+            annotation = annotation.replace(dotted, part)
             if isinstance(what, str) and "Literal[" in what:
                 annotation = re.sub(rf"\b{part}\b", _choices(what), annotation)
             elif isinstance(what, ClassText) and found is not None and all_fields(what):

@@ -22,7 +22,7 @@ STRONG: dict[str, dict[str, Any]] = {
     "distill": {"weight": 2.0},
     "distill of states": {"weight": 20.0, "of": "states"},
     "interpolate": {"share": 0.7},
-    "average": {"window": 0.7, "points": 3, "decay": "cosine"},
+    "average": {"window": 0.7, "points": 3},
     "freeze": {"layers": 1},
     "freeze all but the module": {"all_but_module": True},
     "expand": {"every": 1},

@@ -196,6 +196,8 @@ def test_skipped_steps_do_not_enter_the_mean_loss(ranks) -> None:
     assert 0 < report["loss"] < 10
 
 
+@patch("adapt.train.spikes.WINDOW", 4)
+@patch("adapt.train.spikes.DEVIATIONS", 20.0)
 def one_report(case: Case) -> list[dict[str, Any]]:
     reports: list[dict[str, Any]] = []
     build(case, Poisoned()).run(feed(0, 8), Progress(), reports.append, lambda reached: None)

@@ -11,7 +11,7 @@ Hägele et al., arXiv 2405.18392). A run whose method or mixture depends on the 
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +177,9 @@ def _but_for_length(version: int, what: Mapping[str, Any], inputs: Mapping[str, 
 
 def _same_rates(branch: Branch, training: TrainingConfig, steps: int, first: int) -> bool:
     """Returns whether a run of `steps` steps has the same learning rates as the branch's run up to the stored state."""
-    theirs, last = TrainingConfig(**branch.record.what["training"]), branch.record.metrics["steps"]
+    known = {field.name for field in fields(TrainingConfig)}  # earlier versions had other fields too
+    given = {name: value for name, value in branch.record.what["training"].items() if name in known}
+    theirs, last = TrainingConfig(**given), branch.record.metrics["steps"]
     return branch.step <= steps and all(
         learning_rate(training, step, steps - first) == learning_rate(theirs, step, last - first)
         for step in range(branch.step - first)
