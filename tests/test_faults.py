@@ -108,7 +108,7 @@ def test_a_job_that_is_killed_again_and_again(
     finished: dict[str, int] = {}
     for number in (signal.SIGINT, signal.SIGKILL):
         job = jobs.start(tmp_path, arguments)
-        job.until(lambda job=job, reached=reached: whole_step(job.root) > reached)
+        job.until(lambda job=job, reached=reached: whole_step(job.root) > reached and "\nstep " in job.err)
         everything = job.below()
         assert len(job.workers()) == 2
         job.interrupt(number)
@@ -181,8 +181,11 @@ def local_leftovers(root: Path) -> list[Path]:
 
 
 def check_resumed(job: Job, reached: int) -> None:
-    """Checks that the job continued after the newest complete checkpoint, which was written at step `reached`."""
-    assert job.first_step() == reached + 1
+    """Checks that the job continued after the newest complete checkpoint, which was written at step `reached`.
+
+    The first line may be about a later step than `reached + 1`, because fast steps share a line.
+    """
+    assert job.first_step() > reached
     assert job.err.count("prepare: done") == (0 if reached else 1)
 
 
