@@ -1,7 +1,9 @@
 """Cuts the texts of the study of small corpora, and prints its tables: losses of all recipes with intervals and costs.
 
 python -m benchmarks.small_corpus_study cut --data data --out /tmp/small
-python -m benchmarks.small_corpus_study show benchmarks/small_corpus_study.yaml [options of dontstop chain]
+python -m benchmarks.small_corpus_study show benchmarks/small_corpus_study.yaml [--csv FILE] [options of dontstop chain]
+
+The option --csv writes the losses of all models to a file.
 """
 
 import argparse
@@ -16,7 +18,7 @@ from adapt.show.blocks import NONE, Cell, Table
 from adapt.show.report.study import Study
 from adapt.stage.ensemble import EnsembleRow
 from adapt.statistics.comparison import paired
-from benchmarks.finished_chain import print_tables, read_finished
+from benchmarks.finished_chain import print_tables, read_finished, split_file, write_csv
 
 CORPORA = {"cs": "cs_acl_abstracts", "pubmed": "biomed_pubmed"}
 SIZES = (1, 3, 10)
@@ -101,9 +103,29 @@ def decay_gains(finished: Study) -> Table:
     return Table(header, rows, "Tuned weight decay, single models", note)
 
 
+def raw_losses(finished: Study) -> list[tuple[str, ...]]:
+    """Returns a row per model: domain, size, search, model, seed, and the losses on the domain and on general text."""
+    rows: list[tuple[str, ...]] = []
+    for entry in finished.entries:
+        values = entry.values
+        place = *(values.get(name, "") for name in ("domain", "size")), values.get("way", "decayed")
+        if entry.record.stage == "export" and entry.name in ("single", "undecayed"):
+            ends = (entry.result.losses[text].after.value for text in ("domain", "general"))
+            rows.append((*place, entry.name, values["seed"], *(f"{end:.4f}" for end in ends)))
+        elif entry.record.stage == "ensemble":
+            own = [row for row in entry.result.rows if row.role not in ("member", "best")]
+            rows += [
+                (*place, row.name, "", *(f"{row.loss[t].value:.4f}" for t in ("domain", "general"))) for row in own
+            ]
+    return rows
+
+
 def show(arguments: list[str]) -> None:
     """Prints the tables of a finished chain."""
-    _, finished = read_finished(arguments)
+    file, others = split_file("--csv", arguments)
+    _, finished = read_finished(others)
+    if file:
+        write_csv(("domain", "size", "search", "model", "seed", "loss", "general_loss"), raw_losses(finished), file)
     print_tables(finished, "Small corpora", [losses(finished), decay_gains(finished)])
 
 

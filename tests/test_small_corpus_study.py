@@ -12,7 +12,7 @@ from adapt.show.blocks import NONE, Cell
 from adapt.show.report.study import Entry, Study
 from adapt.stage.ensemble import Ensembled, EnsembleRow
 from adapt.tuning.search_checks import read_space
-from benchmarks.small_corpus_study import decay_gains, first_documents, losses
+from benchmarks.small_corpus_study import decay_gains, first_documents, losses, raw_losses
 from tests.show.report.fake_studies import Fake, finished
 
 ROOT = Path(__file__).parents[1]
@@ -38,6 +38,8 @@ def test_the_table_has_all_recipes_but_the_other_seeds(tmp_path: Path) -> None:
     done = Finished(record, Ensembled)
     vars(done)["result"] = Ensembled(rows, {"domain": 30, "general": 30}, 2.0)
     found = losses(Study("made up", "single", [Entry("ensemble", "ensemble", values, done)])).rows
+    raw = raw_losses(Study("made up", "single", [Entry("ensemble", "ensemble", values, done)]))
+    assert raw == [("cs", "1", "plain", name, "", "2.0000", "3.0000") for name in ("ensemble", "student")]
     assert [row[3] for row in found] == ["mean of predictions", "best single model", "student"]
     assert found[0][:3] == ["cs", "1", "plain"]
     assert found[0][5] == Cell("-0.100", "-0.200 to -0.050")
@@ -62,6 +64,9 @@ def test_tuned_weight_decay_is_compared_by_seed(tmp_path: Path) -> None:
     ]
     assert "-0.100" in str(rows[0][5])
     assert "+0.200" in str(rows[2][5])
+    raw = raw_losses(Study("made up", "single", entries))
+    assert raw[0] == ("cs", "1", "plain", "single", "2001", "1.5000", "1.2000")
+    assert [row[2:5] for row in raw[6:]] == [("decayed", "undecayed", seed) for seed in ("2001", "2002", "2003")]
 
 
 def test_each_recipe_has_a_search_of_equal_size_and_seeds_that_no_trial_had() -> None:

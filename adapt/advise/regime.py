@@ -142,7 +142,7 @@ class Regime:
             if config.objective.kind == "causal":
                 without = "let the model write some (mixture.replay_kind self)"
             else:
-                without = "stay near the model's own predictions (method.kind distill): generated text kept nothing"
+                without = "stay near the model's own predictions (method.kind distill): generated text did not help"
             text = (
                 "mix in general text (mixture.replay_paths): then the domain's text can be repeated more often. Without"
                 f" general text, {without}"
