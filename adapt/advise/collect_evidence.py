@@ -15,10 +15,11 @@ from adapt.advise.evidence import Evidence, TaskEvidence, TextEvidence
 from adapt.config import Config
 from adapt.evaluate.losses import SAMPLE_SEED, loss_on
 from adapt.evaluate.model_matrix import word_overlaps
-from adapt.model import load, rebuilt_model, tokenize, tokenizer
+from adapt.model import load, rebuilt_model, tokenizer
 from adapt.model.locate import Pretrained
 from adapt.model.packing.padded import document_rows, padding_of
 from adapt.model.size import model_size
+from adapt.model.tokenize import piece_tokenizer, text_tokenizer
 from adapt.support.errors import DataError
 from adapt.task.prepare_task import Facts, Split
 from adapt.train.capacity.flops import workload
@@ -73,7 +74,7 @@ class _Observer:
         causal = config.objective.kind == "causal"
         self.config, self.size = config, model_size(pretrained.model)
         self.tokenizer: PreTrainedTokenizerFast = tokenizer.load_text_tokenizer(pretrained)
-        self.quick = tokenize.text_tokenizer.QuickTokenizer(self.tokenizer.backend_tokenizer)
+        self.quick = text_tokenizer.QuickTokenizer(self.tokenizer.backend_tokenizer)
         self.has_head = causal or not rebuilt_model.missing_head(pretrained.model, pretrained.trust_remote_code)
         self.model: PreTrainedModel = self.loaded(pretrained, causal)
 
@@ -89,7 +90,7 @@ class _Observer:
             return load.load_model(Path(folder), causal, pretrained.trust_remote_code)
 
     def text(self, sample: Sample) -> TextEvidence:
-        tokens = [ids.astype(np.int64) for ids in self.quick(sample.texts).lists(tokenize.piece_tokenizer.IDS)]
+        tokens = [ids.astype(np.int64) for ids in self.quick(sample.texts).lists(piece_tokenizer.IDS)]
         size = sum(len(text.encode("utf-8", "replace")) for text in sample.texts)
         return TextEvidence(
             documents=sample.documents,

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from adapt.config import Config, CorpusConfig, ObjectiveConfig, what
-from adapt.corpus import cleaning, decontamination
+from adapt.corpus import decontamination
+from adapt.corpus.cleaning import cleaning_blocks
 from adapt.corpus.files import filesystem, hub, records, storage
 from adapt.corpus.files.formats import DELIMITERS, MIB, format_of
 from adapt.corpus.files.manifest import LISTERS, Manifest, sources_of
@@ -153,7 +154,7 @@ def reading_identity(corpus: CorpusConfig, digests: Digests) -> dict[str, Any]:
     settings = {name: value for name, value in what(corpus).items() if name not in (*_LATER, *_EVALUATION, "cleaning")}
     usual = what(CorpusConfig())
     settings = {name: value for name, value in settings.items() if name not in _DOCUMENTS or value != usual[name]}
-    settings["cleaning"] = cleaning.cleaning_blocks.identity(corpus.cleaning)
+    settings["cleaning"] = cleaning_blocks.identity(corpus.cleaning)
     if corpus.decontaminate:
         fields = {
             evaluation.name: {"text_field": evaluation.text_field, "pair_field": evaluation.pair_field}

@@ -17,8 +17,9 @@ from adapt.config import Config
 from adapt.corpus.sample_order import permute
 from adapt.corpus.token_shards import TokenStream, text_of
 from adapt.method.measurement import EPOCH, ImportedFunction, Summed, Summing
-from adapt.model import locate, packing
+from adapt.model import locate
 from adapt.model.load import load_model
+from adapt.model.packing import attention, isolation
 from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.masking import make
 from adapt.objective.objective import Batch
@@ -66,9 +67,9 @@ def model_on(device: torch.device, config: Config, pretrained: locate.Pretrained
     causal, dropout = config.objective.kind == "causal", config.model.attention_dropout
     model = load_model(pretrained.model, causal, pretrained.trust_remote_code, dropout)
     if sees_only_earlier(config.objective):
-        packing.isolation.see_only_earlier(model)
+        isolation.see_only_earlier(model)
     if device.type == "cpu":
-        packing.attention.use_quick_dropout(model)
+        attention.use_quick_dropout(model)
     torch.nn.Module.to(model, device)
     model.eval()  # called last, so that the dropout modules added above are in evaluation mode too
     return model

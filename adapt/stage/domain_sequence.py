@@ -238,10 +238,8 @@ class Sequence(Stage[SequenceResult]):
         losses = sequence_matrices.loss_matrix(self.order, self.before, self.steps, done)
         samples = self.config.evaluation.bootstrap_samples
         changes, score_changes = sequence_matrices.end_changes(losses, scores, self.before, self.steps, done, samples)
-        notes, routes = (
-            method_of(self.config).notes(self._measured(done)),
-            sequence_matrices.route_table(self.steps, done),
-        )
+        notes = method_of(self.config).notes(self._measured(done))
+        routes = sequence_matrices.route_table(self.steps, done)
         shown = [*notes.tables, *([routes] if routes else [])]
         unmeasured = [
             f"{name} has fewer than two held-out documents, so its loss is left out"

@@ -36,7 +36,8 @@ from adapt.runner.mirror import mirror_at
 from adapt.support.errors import ConfigError, ModelError, StorageError
 from adapt.support.paths import user_path
 from adapt.terminal.console import log
-from adapt.train import capacity, metric_trackers, schedule
+from adapt.train import metric_trackers, schedule
+from adapt.train.capacity import flops, memory
 from adapt.train.capacity.device import (
     check_compiler,
     check_precision_on_cpu,
@@ -293,8 +294,8 @@ def check_memory(
             " resources.device_memory_gib"
         )
     else:
-        trained = capacity.memory.size_of_training(config, size, number, generator)
-        capacity.memory.check_fits(config, trained, device, capacity.flops.mean_length(corpus) if corpus else None)
+        trained = memory.size_of_training(config, size, number, generator)
+        memory.check_fits(config, trained, device, flops.mean_length(corpus) if corpus else None)
 
 
 def check_training(config: Config) -> None:

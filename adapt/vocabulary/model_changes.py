@@ -14,9 +14,10 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from adapt.config import Config, VocabularyConfig
-from adapt.model import load, safeguards, tokenize
+from adapt.model import load, safeguards
 from adapt.model.locate import CONFIG, Pretrained, read_json
 from adapt.model.size import ALIASES
+from adapt.model.tokenize import piece_tokenizer, text_tokenizer
 from adapt.model.tokenizer import load_config, load_text_tokenizer, load_tokenizer
 from adapt.runner.files import write_atomically
 from adapt.support.errors import DataError, ModelError
@@ -159,9 +160,9 @@ def trim_model(
         DataError: there is no text.
         ModelError: the tokenizer or the model cannot be trimmed, or would lose a special token.
     """
-    quick, used = tokenize.text_tokenizer.QuickTokenizer(load_text_tokenizer(start).backend_tokenizer), set[int]()
+    quick, used = text_tokenizer.QuickTokenizer(load_text_tokenizer(start).backend_tokenizer), set[int]()
     while some := list(islice(texts, TOGETHER)):
-        used.update(np.unique(np.concatenate(quick(some).lists(tokenize.piece_tokenizer.IDS))).tolist())
+        used.update(np.unique(np.concatenate(quick(some).lists(piece_tokenizer.IDS))).tolist())
     if not used:
         raise vocabulary_results.empty_corpus(", ".join(domains))
     tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
