@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 from adapt.chain.chain_file import read_chain
@@ -16,6 +17,7 @@ from benchmarks.small_corpus_study import decay_gains, first_documents, losses, 
 from tests.show.report.fake_studies import Fake, finished
 
 ROOT = Path(__file__).parents[1]
+LEARNT = {"training.learning_rate"}
 FILE = str(ROOT / "benchmarks" / "small_corpus_study.yaml")
 
 
@@ -76,9 +78,9 @@ def test_each_recipe_has_a_search_of_equal_size_and_seeds_that_no_trial_had() ->
     for size in ("1", "3", "10"):
         plain, decayed = (nodes[f"search[cs, {size}, {way}]"] for way in ("plain", "decayed"))
         assert replace(plain.config.tune, space=None) == replace(decayed.config.tune, space=None)
-        first, second = (read_space(str(ROOT / str(node.config.tune.space))) for node in (plain, decayed))
-        assert second.keys() - first.keys() == {"training.weight_decay"}
-        assert first["training.epochs"].categories == second["training.epochs"].categories
+        spaces = [read_space(str(ROOT / str(node.config.tune.space))) for node in (plain, decayed)]
+        assert [{*space} for space in spaces] == [LEARNT, LEARNT | {"training.weight_decay"}]
+        assert {prod(len(values.categories) for values in space.values()) for space in spaces} == {4}
         assert plain.config.training.epochs == decayed.config.training.epochs
         assert nodes[f"single[cs, {size}, plain, 2001]"].config.training.epochs == plain.config.training.epochs
     trained = {node.config.seed for node in nodes.values() if node.name in ("single", "student")}

@@ -85,7 +85,7 @@ def test_fp16_without_a_gpu_is_refused(
     assert "ConfigError: training.precision fp16 is for GPUs" in ran.err
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_an_architecture_that_cannot_train_is_refused(
     forked: Run, job: list[str], funnel: Path, tmp_path: Path
 ) -> None:

@@ -92,7 +92,7 @@ def train_two_ranks(folder: str) -> None:
     run_job(job)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_training_listens_on_loopback_and_leaves_no_process_if_it_is_killed(tmp_path: Path) -> None:
     """No process is forked, as in a user's job, so all processes must end by themselves after SIGKILL."""
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
@@ -149,7 +149,7 @@ run_job(job)
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_no_process_and_no_folder_remain(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver is interrupted. Other tests in this file let it end normally and kill it."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)

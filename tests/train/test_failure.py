@@ -257,6 +257,7 @@ def _stopped_once(config: dict[str, Any]) -> None:
     (folder / PROGRESS_FILE).write_text(json.dumps({"step": 4}))
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_stopped_at_its_start_or_in_a_step_is_named_and_all_ranks_start_again(
     ray_cluster: None,
     tmp_path: Path,
