@@ -321,7 +321,41 @@ def holm(p: Sequence[float]) -> list[float]:
     return [float(value) for value in adjusted]
 
 
-def conclusion(comparison: Comparison, margin: float, adjusted: float | None = None, better: int = 1) -> Conclusion:
+def freedom_of(comparison: Comparison) -> float:
+    """Returns the degrees of freedom of the standard error: pairs - 1, or by Welch and Satterthwaite's formula.
+
+    The variance over test examples is treated as known. The whole variance over seeds is uncertain, even the part of it
+    that is due to the choice of test examples. Without variance over seeds, the result is infinite.
+    """
+    if comparison.pairs:
+        return comparison.pairs - 1.0
+    sides = [side for chance in comparison.chances for side in (chance.recipe, chance.baseline)]
+    doubt = float(sum(power.doubt_of(side.variance, side.seeds) for side in sides))
+    return max(1.0, (comparison.error or 0.0) ** 4 / doubt) if doubt > 0 else float("inf")
+
+
+def equivalence_p(comparison: Comparison, margin: float) -> float | None:
+    """Returns the p for the claim that the difference does not matter; None if the interval is unknown.
+
+    It is the level at which the interval just fits within the margin, if the interval is widened in proportion to the
+    quantiles of Student's t. It is below .05 if and only if the 95% interval lies within the margin.
+
+    Args:
+        comparison: the comparison.
+        margin: largest difference that does not matter, in the unit of the difference.
+    """
+    low, high, difference = comparison.low, comparison.high, comparison.difference
+    if low is None or high is None:
+        return None
+    rooms = (margin - difference, high - difference), (margin + difference, difference - low)
+    scale = min((room / half if half > 0 else float("inf")) if room > 0 else 0.0 for room, half in rooms)
+    freedom = freedom_of(comparison)
+    return float(2 * t.sf(scale * t.isf(LEVEL / 2, freedom), freedom))
+
+
+def conclusion(
+    comparison: Comparison, margin: float, adjusted: float | None = None, better: int = 1, equal: float | None = None
+) -> Conclusion:
     """Returns how a comparison has ended.
 
     Args:
@@ -329,13 +363,14 @@ def conclusion(comparison: Comparison, margin: float, adjusted: float | None = N
         margin: largest difference that does not matter, in the unit of the difference.
         adjusted: p after correction for several comparisons. If given, this p decides about significance.
         better: 1 if higher values are better, -1 if lower values are better.
+        equal: `equivalence_p` after correction for several comparisons. If None, it is not corrected.
 
     Returns:
-        `equal` if the 95% interval lies within the margin, even if the difference is significant; otherwise `better` or
-        `worse` if the difference is significant, and `open` if not.
+        `equal` if the 95% interval lies within the margin, after correction, even if the difference is significant;
+        otherwise `better` or `worse` if the difference is significant, and `open` if not.
     """
-    low, high = comparison.low, comparison.high
-    if low is not None and high is not None and -margin < low and high < margin:
+    equal = equivalence_p(comparison, margin) if equal is None else equal
+    if equal is not None and equal < LEVEL:
         return "equal"
     if not significant(comparison, adjusted):
         return "open"
@@ -348,6 +383,7 @@ def verdict(
     unit: str = "points",
     recipes: int = 1,
     margin: float = MARGIN.share,
+    equal: float | None = None,
 ) -> str:
     """Describes the result of a comparison in one sentence.
 
@@ -357,6 +393,7 @@ def verdict(
         unit: unit of the points, such as `macro-F1`.
         recipes: number of recipes that p was corrected for.
         margin: largest difference that does not matter, as a fraction.
+        equal: `equivalence_p` after correction for several comparisons. If None, it is not corrected.
 
     Returns:
         A sentence such as `+4.1 macro-F1, 95% CI +1.2 to +7.0, p = .008 (Holm .032)`. If the interval lies within
@@ -378,13 +415,20 @@ def verdict(
             "a side has one seed, so variation between seeds is not included",
         )
         figures += f" ({constant if comparison.is_constant else single})"
-    ended = conclusion(comparison, margin, adjusted)
+    ended = conclusion(comparison, margin, adjusted, equal=equal)
     if ended == "equal":
         return f"no difference that matters: {figures}, within the margin of {100 * margin:g}"
     if ended != "open":
         return figures
-    limit = out_of_reach(comparison, recipes)
-    return f"undecided: {figures}; {f'{limit}; ' if limit else ''}{to_decide(comparison, margin, recipes)}"
+    limits = [out_of_reach(comparison, recipes), _not_equal_yet(comparison, margin, equal)]
+    return "; ".join(text for text in (f"undecided: {figures}", *limits, to_decide(comparison, margin, recipes)) if text)
+
+
+def _not_equal_yet(comparison: Comparison, margin: float, equal: float | None) -> str:
+    own = equivalence_p(comparison, margin)
+    if own is None or own >= LEVEL or equal is None:
+        return ""
+    return f"the interval lies within the margin of {100 * margin:g}, but not after Holm's correction ({p_value(equal)})"
 
 
 def to_decide(comparison: Comparison, margin: float, recipes: int = 1) -> str:

@@ -26,9 +26,9 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import norm, t
 
-from adapt.statistics.comparison import MOST_SIGNS, SAMPLES, Comparison
+from adapt.statistics.comparison import MOST_SIGNS, SAMPLES, Comparison, freedom_of
 from adapt.statistics.outcomes import MOST_ARRANGEMENTS
-from adapt.statistics.power import MOST_SEEDS, POWER, doubt_of
+from adapt.statistics.power import MOST_SEEDS, POWER
 from adapt.statistics.seeds import LEVEL, ROUNDING, Conclusion, SeedRounds, Seen, Spending
 
 STUDIES = 4000
@@ -59,19 +59,6 @@ def least_p_of_seeds(seeds: int, is_paired: bool) -> float:
         return 2.0 ** (1 - seeds) if 2**seeds <= MOST_SIGNS else 1 / (MOST_SIGNS + 1)
     ways = comb(2 * seeds, seeds)
     return 2 / ways if ways <= MOST_ARRANGEMENTS else 1 / (MOST_ARRANGEMENTS + 1)
-
-
-def freedom_of(comparison: Comparison) -> float:
-    """Returns the degrees of freedom of the standard error: pairs - 1, or by Welch and Satterthwaite's formula.
-
-    The variance over test examples is treated as known. The whole variance over seeds is uncertain, even the part of it
-    that is due to the choice of test examples. Without variance over seeds, the result is infinite.
-    """
-    if comparison.pairs:
-        return comparison.pairs - 1.0
-    sides = [side for chance in comparison.chances for side in (chance.recipe, chance.baseline)]
-    doubt = float(sum(doubt_of(side.variance, side.seeds) for side in sides))
-    return max(1.0, (comparison.error or 0.0) ** 4 / doubt) if doubt > 0 else float("inf")
 
 
 def fixed_error(comparison: Comparison) -> float:

@@ -119,8 +119,7 @@ def seeds_needed(tasks: Sequence[Uncertainty], difference: float, margin: float,
         tasks: the sources of uncertainty on each task.
         difference: mean of the true differences of the tasks.
         margin: largest difference that does not matter.
-        tests: number of comparisons that p is corrected for. A p below `LEVEL` divided by this number is
-            always significant.
+        tests: number of comparisons that are corrected for, by Bonferroni's method, which is stricter than Holm's.
 
     Returns:
         The number. None if a side has one seed on a task, because its variance over seeds is then unknown, or if more
@@ -147,8 +146,7 @@ def pairs_needed(difference: float, deviation: float, pairs: int, margin: float,
         deviation: true standard deviation of the differences.
         pairs: number of pairs so far.
         margin: largest difference that does not matter.
-        tests: number of comparisons that p is corrected for. A p below `LEVEL` divided by this number is
-            always significant.
+        tests: number of comparisons that are corrected for, by Bonferroni's method, which is stricter than Holm's.
 
     Returns:
         The number, from `pairs` on. None if more than `MOST_SEEDS` are needed.
@@ -158,8 +156,8 @@ def pairs_needed(difference: float, deviation: float, pairs: int, margin: float,
         rng = np.random.default_rng(0)
         mean = difference + deviation / number**0.5 * rng.standard_normal(STUDIES)
         error = deviation * np.sqrt(rng.chisquare(number - 1, STUDIES) / (number - 1) / number)
-        half = t.ppf(1 - LEVEL / 2, number - 1) * error
-        found = np.abs(mean) > t.ppf(1 - LEVEL / tests / 2, number - 1) * error
+        half = t.ppf(1 - LEVEL / tests / 2, number - 1) * error
+        found = np.abs(mean) > half
         found &= 2.0 ** (1 - number) < LEVEL / tests
         return float((found | (np.abs(mean) + half < margin)).mean()) >= POWER
 
@@ -194,7 +192,7 @@ class _Studies:
     least: np.ndarray
     """Smallest difference that is significant by its standard error over examples and, if permuted, seeds [studies]."""
     half: np.ndarray
-    """Half of the width of the 95% interval [studies]."""
+    """Half of the width of the interval at the level [studies]."""
     exchanged: np.ndarray | None
     """Difference of each study under each permutation of seeds [studies, arrangements]; None if seeds cannot be
     permuted."""
@@ -203,7 +201,7 @@ class _Studies:
     exact: bool
     """Whether `exchanged` has all possible arrangements, and not a random sample of them."""
     level: float
-    """The p below which a difference is detected."""
+    """The p below which a difference, or its absence, is detected."""
 
     def found(self, true: float) -> np.ndarray:
         """Returns whether each study detects a true difference [studies]."""
@@ -244,9 +242,8 @@ def _studies(tasks: Sequence[Uncertainty], rng: np.random.Generator, level: floa
             kept.append(weights[chosen, chance.baseline.seeds :].sum(1))
     number = len(tasks)
     error = np.sqrt(sum(chance.examples or 0.0 for chance in tasks) + own * has_seeds)
-    half = quantile(error, doubt * has_seeds) * error / number
-    has_examples = all(chance.examples is not None for chance in tasks)
-    least = quantile(error, doubt * has_seeds, level) * error / number if has_examples else np.zeros(STUDIES)
+    half = quantile(error, doubt * has_seeds, level) * error / number
+    least = half if all(chance.examples is not None for chance in tasks) else np.zeros(STUDIES)
     averaged = np.mean(exchanged, axis=0) if has_seeds else None
     kept_shares = np.mean(kept, axis=0) if has_seeds else np.empty(0)
     return _Studies(difference / number, least, half, averaged, kept_shares, exact, level)

@@ -7,10 +7,9 @@ import pytest
 from scipy import stats
 from scipy.stats import norm
 
-from adapt.statistics.comparison import Comparison, compare, paired
+from adapt.statistics.comparison import Comparison, compare, freedom_of, paired
 from adapt.statistics.looks import (
     corrected_levels,
-    freedom_of,
     judge,
     least_p,
     needs_more_examples,

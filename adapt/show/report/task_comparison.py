@@ -14,6 +14,7 @@ from adapt.statistics.comparison import (
     average_over_tasks,
     compare,
     conclusion,
+    equivalence_p,
     holm,
     points,
     significant,
@@ -44,6 +45,8 @@ class RecipeCompared:
     comparison then has the repeated interval of this look. None for other studies."""
     better: int = 1
     """1 if a higher value is better, -1 if a lower value is better."""
+    equal: float | None = None
+    """Corrected `equivalence_p`. None in sequential studies, or if the interval is unknown."""
 
     @property
     def significant(self) -> bool:
@@ -57,7 +60,7 @@ class RecipeCompared:
         """Conclusion of the comparison, such as `better` or `equal`."""
         if self.ending:
             return self.ending.seen.conclusion
-        return conclusion(self.comparison, self.margin, self.adjusted, self.better)
+        return conclusion(self.comparison, self.margin, self.adjusted, self.better, self.equal)
 
 
 @dataclass(frozen=True)
@@ -151,14 +154,19 @@ def _sides(recipe: RunGroup, baseline: RunGroup, without_leaks: bool) -> tuple[T
 def corrected(comparisons: Mapping[str, Comparison], margin: float) -> dict[str, RecipeCompared]:
     """Corrects the p values of several comparisons with one baseline for the number of comparisons.
 
+    Tests for a difference and tests that no difference matters are corrected as two families.
+
     Args:
         comparisons: the comparisons, keyed by recipe.
         margin: largest difference that does not matter, in the unit of the differences.
     """
     tested = {recipe: comparison.p for recipe, comparison in comparisons.items() if comparison.p is not None}
     adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
+    near = {recipe: equivalence_p(comparison, margin) for recipe, comparison in comparisons.items()}
+    near_known = {recipe: p for recipe, p in near.items() if p is not None}
+    equal = dict(zip(near_known, holm(list(near_known.values())), strict=True))
     return {
-        recipe: RecipeCompared(comparison, adjusted.get(recipe), len(tested), margin)
+        recipe: RecipeCompared(comparison, adjusted.get(recipe), len(tested), margin, equal=equal.get(recipe))
         for recipe, comparison in comparisons.items()
     }
 
@@ -286,7 +294,7 @@ def _of_task(row: Row, results: Results, compared: Compared, trainings: Training
 def _sentence(compared: RecipeCompared, unit: str) -> str:
     if compared.ending:
         return ending_text(compared.ending, points, unit)
-    text = verdict(compared.comparison, compared.adjusted, unit, compared.recipes, compared.margin)
+    text = verdict(compared.comparison, compared.adjusted, unit, compared.recipes, compared.margin, compared.equal)
     if compared.ended == "worse":
         text = f"worse than the baseline, although the best of the other recipes: {text}"
     return text[0].upper() + text[1:]

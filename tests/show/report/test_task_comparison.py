@@ -11,6 +11,7 @@ from adapt.show.report.task_comparison import (
     RecipeCompared,
     Trainings,
     compare_all,
+    corrected,
     finetuning_hours,
     hours,
     span,
@@ -18,7 +19,7 @@ from adapt.show.report.task_comparison import (
     verdicts,
 )
 from adapt.show.report.task_tables import cost_against_gain
-from adapt.statistics.comparison import Comparison, compare, holm
+from adapt.statistics.comparison import Comparison, compare, equivalence_p, holm, paired
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +139,16 @@ def test_the_whole_comes_first_then_each_task(study, results, compared):
     assert all(
         "cost 0.8 device-hours; change of the loss on general text +0.2" in each.text for each in (first, *tasks)
     )
+
+
+def test_tests_of_equality_are_corrected_too():
+    rng = np.random.default_rng(2)
+    found = {f"recipe {number}": paired(rng.normal(0.0, 0.01, 5)) for number in range(3)}
+    found["one seed"] = paired([0.1])
+    shown = corrected(found, 0.03)
+    ps = holm([equivalence_p(comparison, 0.03) for comparison in found.values() if comparison.low is not None])
+    assert [each.equal for each in shown.values()] == [*map(pytest.approx, ps), None]
+    assert [each.ended for each in shown.values()] == [*("equal" if p < 0.05 else "open" for p in ps), "open"]
 
 
 def test_the_recipe_with_the_largest_gain_is_named(study, results, compared):
