@@ -13,7 +13,7 @@ BLUE, GREY = "#3f51b5", "#888888"
 
 
 def main() -> None:
-    """Draws two figures: the methods on five domains, and the contributions of the parts of DAS."""
+    """Draws three figures: the methods on five domains, the contributions of the parts of DAS, and the findings."""
     methods = rows_of("methods_five.csv")
     forest(
         [f"{row['method']} ({row['best_setting'].removeprefix('defaults: ')})" for row in methods if row["difference"]],
@@ -27,6 +27,13 @@ def main() -> None:
         [interval(row, "forgetting_difference") for row in parts],
         "forgetting, difference from DAS [nats per token]",
         DOCS / "figures" / "das_parts.svg",
+    )
+    findings = rows_of("findings.csv")
+    forest(
+        [row["finding"] for row in findings],
+        [interval(row, "difference") for row in findings],
+        "difference [nats per token]; below 0 is better",
+        DOCS / "figures" / "findings.svg",
     )
 
 
