@@ -421,14 +421,16 @@ def verdict(
     if ended != "open":
         return figures
     limits = [out_of_reach(comparison, recipes), _not_equal_yet(comparison, margin, equal)]
-    return "; ".join(text for text in (f"undecided: {figures}", *limits, to_decide(comparison, margin, recipes)) if text)
+    texts = [f"undecided: {figures}", *limits, to_decide(comparison, margin, recipes)]
+    return "; ".join(text for text in texts if text)
 
 
 def _not_equal_yet(comparison: Comparison, margin: float, equal: float | None) -> str:
     own = equivalence_p(comparison, margin)
     if own is None or own >= LEVEL or equal is None:
         return ""
-    return f"the interval lies within the margin of {100 * margin:g}, but not after Holm's correction ({p_value(equal)})"
+    within = f"the interval lies within the margin of {100 * margin:g}"
+    return f"{within}, but not after Holm's correction ({p_value(equal)})"
 
 
 def to_decide(comparison: Comparison, margin: float, recipes: int = 1) -> str:
