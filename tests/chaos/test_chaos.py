@@ -141,6 +141,13 @@ def test_with_no_time_only_the_table_of_the_file_is_printed(
     assert file.read_text() == content
 
 
+def test_the_page_has_the_table_of_the_recorded_faults() -> None:
+    outcomes = Results(ROOT / "benchmarks" / "faults.jsonl").outcomes
+    page = (ROOT / "docs" / "develop" / "benchmarks.md").read_text()
+    shown = page.partition("<!-- faults: begin -->")[2].partition("<!-- faults: end -->")[0].strip()
+    assert shown == table(outcomes, {name: fault.about for name, fault in FAULTS.items()}, date.today())
+
+
 @pytest.mark.parametrize("option", ["--moments=x", "--faults=flood"])
 def test_wrong_options_are_refused(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["chaos", option])
