@@ -1,11 +1,13 @@
 """Writes files atomically: a killed process leaves either the old or the new file. Explains write errors."""
 
 import errno
+import fcntl
 import json
 import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,15 +17,21 @@ from adapt.support.errors import StorageError
 
 ASIDE = ".aside"
 """Suffix of temporary files and folders that are being written."""
+_FRESH_S = 2.0
+"""Age below which a temporary file may belong to a process that is about to lock it or to rename it [s]."""
 
 
 def write_atomically(path: Path, text: str) -> None:
     """Writes a temporary text file, flushes it to disk and renames it to `path`.
 
+    The temporary file is locked while it is written, so that `remove_abandoned` leaves it alone.
+
     Raises:
         StorageError: the folder cannot be written or the disk is full.
     """
     with file_aside(path) as aside, aside.open("w", encoding="utf-8") as file:
+        with suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(file, fcntl.LOCK_EX)
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -120,6 +128,18 @@ def remove_asides(folder: Path) -> None:
     """
     for aside in list(folder.rglob(f".*{ASIDE}")):
         shutil.rmtree(aside) if aside.is_dir() else aside.unlink(missing_ok=True)
+
+
+def remove_abandoned(path: Path) -> None:
+    """Removes temporary files of `path` that killed processes left behind, while other processes may be writing `path`.
+
+    A file is abandoned if no process has locked it, and if it has not changed for two seconds.
+    """
+    for aside in list(path.parent.glob(f".{path.name}.*{ASIDE}")):
+        with suppress(OSError), aside.open("r+b") as file:  # NFS locks no file that is open for reading only
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises BlockingIOError if the file is being written
+            if time.time() - aside.stat().st_mtime > _FRESH_S:
+                aside.unlink()
 
 
 @contextmanager

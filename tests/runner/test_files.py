@@ -2,11 +2,23 @@
 
 import errno
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from adapt.runner.files import file_aside, folder_aside, link_or_copy, remove_asides, storage_errors
+from adapt.runner.files import (
+    file_aside,
+    folder_aside,
+    link_or_copy,
+    remove_abandoned,
+    remove_asides,
+    storage_errors,
+    write_atomically,
+)
 from adapt.support.errors import StorageError
 
 
@@ -47,6 +59,35 @@ def test_a_storage_that_fails_is_named_and_no_bug(tmp_path: Path, number: int) -
     with pytest.raises(StorageError, match=words) as caught, storage_errors(tmp_path):
         raise OSError(number, os.strerror(number), str(tmp_path / "file"))
     assert "run the same command again" in caught.value.fix
+
+
+WRITER = """
+import os, sys
+from pathlib import Path
+from adapt.runner import files
+os.fsync = lambda _: (print("written", flush=True), sys.stdin.read())
+files.write_atomically(Path(sys.argv[1]), "other")
+"""
+
+
+def test_only_temporary_files_of_killed_writers_are_abandoned(tmp_path: Path) -> None:
+    path, day_ago = tmp_path / "report.html", time.time() - 86_400
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], **pipes) as writer:  # type: ignore[call-overload]
+        assert writer.stdout.readline() == "written\n"
+        (aside,) = tmp_path.iterdir()
+        os.utime(aside, (day_ago, day_ago))
+        remove_abandoned(path)
+        assert names(tmp_path) == {aside.name}  # its writer still has it locked
+        write_atomically(path, "own")
+        writer.send_signal(signal.SIGKILL)
+    fresh, other = tmp_path / ".report.html.x.aside", tmp_path / ".report.md.x.aside"
+    for file in (fresh, other):
+        file.touch()
+    os.utime(other, (day_ago, day_ago))
+    remove_abandoned(path)
+    assert names(tmp_path) == {"report.html", fresh.name, other.name}
+    assert path.read_text() == "own"
 
 
 def test_temporary_files_and_folders_are_removed(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from adapt.runner.files import write_atomically
+from adapt.runner.files import remove_abandoned, write_atomically
 from adapt.runner.record import Record
 from adapt.show.blocks import (
     METRICS,
@@ -258,8 +258,9 @@ def write_report(study: Study, folder: Path) -> list[Section]:
         The sections of the report.
     """
     subtitle, contents = contents_of(study)
-    write_atomically(folder / MARKDOWN, render_markdown(study.name, subtitle, contents))
-    write_atomically(folder / HTML, render_html(study.name, subtitle, contents))
+    for name, render in ((MARKDOWN, render_markdown), (HTML, render_html)):
+        remove_abandoned(folder / name)  # two commands may write the report at the same time, so no lock protects it
+        write_atomically(folder / name, render(study.name, subtitle, contents))
     return contents
 
 
