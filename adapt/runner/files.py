@@ -24,7 +24,7 @@ _FRESH_S = 2.0
 def write_atomically(path: Path, text: str) -> None:
     """Writes a temporary text file, flushes it to disk and renames it to `path`.
 
-    The temporary file is locked while it is written, so that `remove_abandoned` leaves it alone.
+    The temporary file is locked while it is written, so that `write_unlocked` leaves it alone.
 
     Raises:
         StorageError: the folder cannot be written or the disk is full.
@@ -130,16 +130,21 @@ def remove_asides(folder: Path) -> None:
         shutil.rmtree(aside) if aside.is_dir() else aside.unlink(missing_ok=True)
 
 
-def remove_abandoned(path: Path) -> None:
-    """Removes temporary files of `path` that killed processes left behind, while other processes may be writing `path`.
+def write_unlocked(path: Path, text: str) -> None:
+    """Writes a file that several processes may write at the same time. The last one wins.
 
-    A file is abandoned if no process has locked it, and if it has not changed for two seconds.
+    Removes temporary files of `path` that killed processes left behind: those that no process has locked, and that have
+    not changed for two seconds.
+
+    Raises:
+        StorageError: the folder cannot be written or the disk is full.
     """
     for aside in list(path.parent.glob(f".{path.name}.*{ASIDE}")):
         with suppress(OSError), aside.open("r+b") as file:  # NFS locks no file that is open for reading only
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises BlockingIOError if the file is being written
             if time.time() - aside.stat().st_mtime > _FRESH_S:
                 aside.unlink()
+    write_atomically(path, text)
 
 
 @contextmanager

@@ -92,6 +92,9 @@ def key_file(root: Path) -> Path:
 
 
 def _make(file: Path) -> None:
+    """Makes the key. The caller holds the lock, so temporary files belong to killed processes and are removed."""
+    for abandoned in list(file.parent.glob(f".{file.name}.*{ASIDE}")):
+        abandoned.unlink(missing_ok=True)
     # mkstemp creates files that only this user may read
     descriptor, aside = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.", suffix=ASIDE)
     with os.fdopen(descriptor, "w") as opened:

@@ -14,10 +14,9 @@ from adapt.runner.files import (
     file_aside,
     folder_aside,
     link_or_copy,
-    remove_abandoned,
     remove_asides,
     storage_errors,
-    write_atomically,
+    write_unlocked,
 )
 from adapt.support.errors import StorageError
 
@@ -70,24 +69,23 @@ files.write_atomically(Path(sys.argv[1]), "other")
 """
 
 
-def test_only_temporary_files_of_killed_writers_are_abandoned(tmp_path: Path) -> None:
+def test_only_temporary_files_of_killed_writers_are_removed(tmp_path: Path) -> None:
     path, day_ago = tmp_path / "report.html", time.time() - 86_400
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], **pipes) as writer:  # type: ignore[call-overload]
         assert writer.stdout.readline() == "written\n"
         (aside,) = tmp_path.iterdir()
         os.utime(aside, (day_ago, day_ago))
-        remove_abandoned(path)
-        assert names(tmp_path) == {aside.name}  # its writer still has it locked
-        write_atomically(path, "own")
+        write_unlocked(path, "own")
+        assert names(tmp_path) == {"report.html", aside.name}  # its writer still has it locked
         writer.send_signal(signal.SIGKILL)
     fresh, other = tmp_path / ".report.html.x.aside", tmp_path / ".report.md.x.aside"
     for file in (fresh, other):
         file.touch()
     os.utime(other, (day_ago, day_ago))
-    remove_abandoned(path)
+    write_unlocked(path, "next")
     assert names(tmp_path) == {"report.html", fresh.name, other.name}
-    assert path.read_text() == "own"
+    assert path.read_text() == "next"
 
 
 def test_temporary_files_and_folders_are_removed(tmp_path: Path) -> None:

@@ -29,6 +29,15 @@ def test_a_key_is_created_once_and_only_its_user_can_read_it(tmp_path: Path) -> 
     assert first.key.decode() not in repr(first)
 
 
+def test_the_rest_of_a_process_that_was_killed_while_it_made_the_key_is_removed(tmp_path: Path) -> None:
+    rest, other = (tmp_path / f".{name}.x.aside" for name in (key_file(tmp_path).name, "report.html"))
+    for file in (rest, other):
+        file.touch()
+    secret_of(tmp_path)
+    assert not rest.exists()
+    assert other.exists()
+
+
 def test_the_key_of_a_bucket_outlives_its_local_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     copy, earlier = (tmp_path / "dontstop-buckets" / "aws" / name for name in ("one", "two"))
