@@ -30,7 +30,7 @@ from typing import Any
 
 from adapt.runner.bucket import ABSENT, ReadObject, S3Bucket
 from adapt.runner.bucket_errors import ConflictError
-from adapt.runner.files import ASIDE, file_aside, make_folder, storage_errors, write_unlocked
+from adapt.runner.files import ASIDE, file_aside, make_folder, storage_errors, write_shared
 from adapt.runner.lock import Lease
 from adapt.runner.record import RECORD_FILE, Record, load_record
 from adapt.support.errors import StageError, StorageError
@@ -287,7 +287,7 @@ class BucketRecords:
         if index != self._known or not self._file.exists():
             with storage_errors(self._root):
                 make_folder(self._root)
-            write_unlocked(self._file, json.dumps(index))
+            write_shared(self._file, json.dumps(index))
             self._known = index
 
 

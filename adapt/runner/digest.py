@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from adapt.runner.files import write_unlocked
+from adapt.runner.files import write_shared
 from adapt.runner.record import RECORD_FILE, Record, load_record
 from adapt.support.errors import DataError, StageError
 from adapt.terminal.console import log
@@ -87,7 +87,7 @@ class Digests:
         If two processes write at once, the digests of one process are lost and are computed again later.
         """
         if self._changed and self._cache:
-            write_unlocked(self._cache, json.dumps(self._known))
+            write_shared(self._cache, json.dumps(self._known))
             self._changed = False
 
 

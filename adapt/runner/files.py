@@ -24,7 +24,7 @@ _FRESH_S = 2.0
 def write_atomically(path: Path, text: str) -> None:
     """Writes a temporary text file, flushes it to disk and renames it to `path`.
 
-    The temporary file is locked while it is written, so that `write_unlocked` leaves it alone.
+    The temporary file is locked while it is written, so that `write_shared` leaves it alone.
 
     Raises:
         StorageError: the folder cannot be written or the disk is full.
@@ -130,8 +130,8 @@ def remove_asides(folder: Path) -> None:
         shutil.rmtree(aside) if aside.is_dir() else aside.unlink(missing_ok=True)
 
 
-def write_unlocked(path: Path, text: str) -> None:
-    """Writes a file that several processes may write at the same time. The last one wins.
+def write_shared(path: Path, text: str) -> None:
+    """Writes a file that several processes may write at the same time, without a lock. The last one wins.
 
     Removes temporary files of `path` that killed processes left behind: those that no process has locked, and that have
     not changed for two seconds.

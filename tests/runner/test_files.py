@@ -16,7 +16,7 @@ from adapt.runner.files import (
     link_or_copy,
     remove_asides,
     storage_errors,
-    write_unlocked,
+    write_shared,
 )
 from adapt.support.errors import StorageError
 
@@ -76,14 +76,14 @@ def test_only_temporary_files_of_killed_writers_are_removed(tmp_path: Path) -> N
         assert writer.stdout.readline() == "written\n"
         (aside,) = tmp_path.iterdir()
         os.utime(aside, (day_ago, day_ago))
-        write_unlocked(path, "own")
+        write_shared(path, "own")
         assert names(tmp_path) == {"report.html", aside.name}  # its writer still has it locked
         writer.send_signal(signal.SIGKILL)
     fresh, other = tmp_path / ".report.html.x.aside", tmp_path / ".report.md.x.aside"
     for file in (fresh, other):
         file.touch()
     os.utime(other, (day_ago, day_ago))
-    write_unlocked(path, "next")
+    write_shared(path, "next")
     assert names(tmp_path) == {"report.html", fresh.name, other.name}
     assert path.read_text() == "next"
 

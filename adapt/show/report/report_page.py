@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from adapt.runner.files import write_unlocked
+from adapt.runner.files import write_shared
 from adapt.runner.record import Record
 from adapt.show.blocks import (
     METRICS,
@@ -259,7 +259,7 @@ def write_report(study: Study, folder: Path) -> list[Section]:
     """
     subtitle, contents = contents_of(study)
     for name, render in ((MARKDOWN, render_markdown), (HTML, render_html)):
-        write_unlocked(folder / name, render(study.name, subtitle, contents))
+        write_shared(folder / name, render(study.name, subtitle, contents))
     return contents
 
 
