@@ -74,6 +74,39 @@ def _cells(row: EnsembleRow) -> list[Cell | str]:
     return [NAMES.get(row.role, row.name), *figures, NONE if row.device_hours is None else f"{row.device_hours:.3g}"]
 
 
+def shares_kept(finished: Study) -> Table:
+    """Makes the table of how much of the ensemble's gain the single models keep: a row per domain, size and search.
+
+    The gain is the loss of the best single model minus that of the ensemble, on the domain.
+    """
+    rows: list[list[Cell | str]] = []
+    kept: list[tuple[float, ...]] = []
+    for entry in finished.entries:
+        if entry.record.stage == "ensemble":
+            of = {row.name if row.role == "other" else row.role: row for row in entry.result.rows}
+            loss = {name: row.loss["domain"].value for name, row in of.items()}
+            gain = loss["best"] - loss["ensemble"]
+            kept.append(tuple((loss["best"] - loss[name]) / gain for name in ("weight average", "student")))
+            rows.append(
+                [
+                    *(entry.values[name] for name in ("domain", "size", "way")),
+                    *(f"{loss[name]:.3f}" for name in ("base", "best")),
+                    of["ensemble"].change["domain"].cell("+.3f"),
+                    *(f"{share:.0%}" for share in kept[-1]),
+                ]
+            )
+    if kept:
+        means = (f"{sum(shares) / len(kept):.0%}" for shares in zip(*kept, strict=True))
+        rows.append(["mean", *[NONE] * 5, *means])
+    header = ["domain", "MB", "search", "before training", "best single", "mean of predictions"]
+    return Table(
+        [*header, "kept by the weight average", "kept by the student"],
+        rows,
+        "Many models, one model",
+        "Losses on the domain, and the difference of the ensemble from the best single model, in nats per token.",
+    )
+
+
 def decay_gains(finished: Study) -> Table:
     """Makes the table of single models with tuned against usual weight decay, paired by seed.
 
@@ -126,7 +159,7 @@ def show(arguments: list[str]) -> None:
     _, finished = read_finished(others)
     if file:
         write_csv(("domain", "size", "search", "model", "seed", "loss", "general_loss"), raw_losses(finished), file)
-    print_tables(finished, "Small corpora", [losses(finished), decay_gains(finished)])
+    print_tables(finished, "Small corpora", [losses(finished), shares_kept(finished), decay_gains(finished)])
 
 
 def main() -> None:

@@ -11,9 +11,9 @@ from adapt.evaluate.measurements import Estimate
 from adapt.runner import Finished
 from adapt.show.blocks import NONE, Cell
 from adapt.show.report.study import Entry, Study
-from adapt.stage.ensemble import Ensembled, EnsembleRow
+from adapt.stage.ensemble import Ensembled, EnsembleRow, Role
 from adapt.tuning.search_checks import read_space
-from benchmarks.small_corpus_study import decay_gains, first_documents, losses, raw_losses
+from benchmarks.small_corpus_study import decay_gains, first_documents, losses, raw_losses, shares_kept
 from tests.show.report.fake_studies import Fake, finished
 
 ROOT = Path(__file__).parents[1]
@@ -47,6 +47,30 @@ def test_the_table_has_all_recipes_but_the_other_seeds(tmp_path: Path) -> None:
     assert found[0][5] == Cell("-0.100", "-0.200 to -0.050")
     assert found[1][5] == Cell(NONE)
     assert found[1][8] == NONE
+
+
+def test_shares_are_those_of_the_gain_of_the_ensemble(tmp_path: Path) -> None:
+    entries = []
+    for domain, student in (("cs", 1.95), ("pubmed", 1.9)):
+        models: list[tuple[str, Role, float]] = [
+            ("ensemble", "ensemble", 1.8),
+            ("single[1]", "best", 2.0),
+            ("student", "other", student),
+            ("weight average", "other", 1.85),
+            ("base", "base", 5.0),
+        ]
+        rows = [
+            EnsembleRow(name, role, {"domain": Estimate(loss)}, {"domain": Estimate(loss - 2.0, -0.3, 0.1)}, 1, None)
+            for name, role, loss in models
+        ]
+        done = Finished(Fake(tmp_path).record("ensemble", domain), Ensembled)
+        vars(done)["result"] = Ensembled(rows, {"domain": 30}, 1.8)
+        entries.append(Entry("ensemble", "ensemble", {"domain": domain, "size": "1", "way": "plain"}, done))
+    found = shares_kept(Study("made up", "single", entries)).rows
+    change = Cell("-0.200", "-0.300 to +0.100")
+    assert found[0] == ["cs", "1", "plain", "5.000", "2.000", change, "75%", "25%"]
+    assert found[1][6:] == ["75%", "50%"]
+    assert (found[2][0], *found[2][6:]) == ("mean", "75%", "38%")  # 37.5%
 
 
 def test_tuned_weight_decay_is_compared_by_seed(tmp_path: Path) -> None:
