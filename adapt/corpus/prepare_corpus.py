@@ -223,8 +223,9 @@ def _check(tally: Tally, counts: Counter[str], corpus: CorpusConfig, manifest: M
         log(f"skipped {sum(tally.bad.values())} of {tally.seen} records: {tally.unreadable}")
     first = manifest.parts[0].path if manifest.parts else "no part"
     if text := corpora.dropped_documents(tally.kept, tally.dropped):
-        others = len({part.path for part in manifest.parts}) - 1
-        log(f"prepare: {text} (in {first}{f' and {others} other files' if others > 0 else ''})")
+        others = max(0, len({part.path for part in manifest.parts}) - 1)
+        other = "" if not others else " and 1 other file" if others == 1 else f" and {others} other files"
+        log(f"prepare: {text} (in {first}{other})")
     if (measured := tally.dropped.get(heldout.MEASURED)) and not counts["train_documents"]:
         raise DataError(
             f"{first}: no document is left to train on, because {measured} of its documents are also in a text on which"
