@@ -55,14 +55,27 @@ _LOCK = "lock"
 """Name of a file in the private folder. The process that started Ray locks this file until the process ends."""
 _OLD_S = 24 * 3600.0
 """Age at which the private folder of a killed process is removed [s]. Until then, users can read its logs."""
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # Ray's future default, set because Ray warns otherwise
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # prevents a thread that still runs after ctrl-C from starting Ray again
+    # suppresses warnings and the log of a dying raylet, which Ray would print to stdout, where only results belong
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # the default of 2 s delays start, checkpoints and end of training
+}
+"""Environment variables that Ray reads when it is imported."""
 
 
 def ray_library() -> Any:
-    """Returns the library Ray, and imports it on the first call.
+    """Returns the library Ray. The first call sets `ENVIRONMENT` and imports Ray.
 
-    Importing Ray takes seconds and reads environment variables. Some commands, such as `dontstop chain plan`, do not
-    use Ray. The modules that these commands load call this function instead of importing Ray at the top.
+    Importing Ray takes seconds. Some commands, such as `dontstop chain plan`, do not use Ray. The modules that these
+    commands load call this function instead of importing Ray at the top. Call it before the first import of a module
+    that imports Ray.
     """
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     import ray
 
     return ray

@@ -20,15 +20,6 @@ from adapt.support.errors import AdaptError, ClusterError, DeviceMemoryError, St
 from adapt.support.stall_watch import STALLS, read_stalls
 from adapt.terminal.console import log
 
-ENVIRONMENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # Ray's future default, set because Ray warns otherwise
-    "RAY_TRAIN_METRICS_ENABLED": "0",
-    "RAY_ENABLE_AUTO_CONNECT": "0",  # prevents a thread that still runs after ctrl-C from starting Ray again
-    # suppresses the log of a dying raylet, which Ray would print to stdout, where only results belong
-    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # the default of 2 s delays start, checkpoints and end of training
-}
 LACK_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "Cannot allocate memory")
 """Parts of the messages of PyTorch's allocators and of the operating system when memory runs out."""
 TAKES_LESS = "free memory on the machines, or use machines with more memory"
@@ -111,8 +102,8 @@ _made: dict[str, str] = {}
 
 
 def _set_environment(address: str | None) -> None:
-    """Sets the environment variables that Ray and its processes read when they start."""
-    for name, value in {**ENVIRONMENT, **({} if address else LOCAL_ENVIRONMENT)}.items():
+    """Sets the environment variables that Ray's processes read when they start."""
+    for name, value in ({} if address else LOCAL_ENVIRONMENT).items():
         os.environ.setdefault(name, value)
     if address:
         os.environ.pop(OWN_RAY, None)  # the variable may come from a parent process that uses another Ray instance

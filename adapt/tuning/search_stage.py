@@ -11,6 +11,7 @@ import numpy as np
 from adapt.config import BoundConfig, Config
 from adapt.evaluate.measurements import Estimate
 from adapt.job.job_run import Job
+from adapt.ray.connection import ray_library
 from adapt.runner import Done, Outcome, Stage, Store
 from adapt.runner.files import write_atomically
 from adapt.runner.record import RECORD_FILE, Record
@@ -255,6 +256,7 @@ class Search(Stage[Searched]):
 
     def check(self) -> tuple[Space, Proposals]:
         """Checks the search, and returns its space and proposals; see `adapt.tuning.search_checks.checked_search`."""
+        ray_library()  # sets environment variables before the next line imports Ray
         from adapt.tuning.search_checks import checked_search
 
         return checked_search(self)

@@ -12,7 +12,8 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
-from adapt.ray.runtime import ENVIRONMENT, LOCAL_ENVIRONMENT
+from adapt.ray.connection import ENVIRONMENT
+from adapt.ray.runtime import LOCAL_ENVIRONMENT
 
 ANY_JOB = {"RAY_JOB_ID": "f" * 8}
 """Environment variables of workers that Ray starts before it knows their job."""

@@ -1,5 +1,6 @@
 """Tests the comparison of the best and the unchanged configuration on fresh seeds, without any training."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,8 +12,10 @@ from adapt.config import Config, TuneConfig
 from adapt.evaluate.measurements import Estimate
 from adapt.job import JOBS
 from adapt.parse import parse_values
+from adapt.ray.connection import ENVIRONMENT
 from adapt.runner import Done, Record, Stage
 from adapt.support.errors import ConfigError, DataError
+from adapt.tuning import search_checks
 from adapt.tuning.confirm import Confirm, Confirmed
 from adapt.tuning.search_checks import check_fresh_seeds
 from adapt.tuning.search_run import search_of
@@ -143,3 +146,17 @@ def test_seeds_that_are_not_fresh_are_refused(seeds: list[int], message: str) ->
     config = replace(Config(), tune=TuneConfig(fresh_seeds=seeds))
     with pytest.raises(ConfigError, match=message):
         check_fresh_seeds(config)
+
+
+def test_a_check_sets_the_environment_variables_that_ray_reads_before_it_imports_ray(
+    search: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without `RAY_DEDUP_LOGS_SKIP_REGEX`, Ray prints warnings to stdout, where only results belong."""
+    for name in ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+    found: dict[str, str | None] = {}
+    monkeypatch.setattr(
+        search_checks, "checked_search", lambda _: found.update({name: os.environ.get(name) for name in ENVIRONMENT})
+    )
+    search.check()
+    assert found == ENVIRONMENT
