@@ -10,7 +10,7 @@ import argparse
 import gzip
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from adapt.evaluate.measurements import LossChange
@@ -21,6 +21,11 @@ from adapt.statistics.comparison import paired
 from benchmarks.finished_chain import print_tables, read_finished, split_file, write_csv
 
 CORPORA = {"cs": "cs_acl_abstracts", "pubmed": "biomed_pubmed"}
+NAMES_OF_CORPORA = {"cs": "computer science", "pubmed": "PubMed"}
+WAYS = ("plain", "decayed")
+COLUMNS = ("domain", "size", "search", "model", "seed", "loss", "general_loss", "change", "low", "high")
+"""Columns of the file of losses. The last three are the difference of the loss on the domain from that of the best
+single model, and its 95% interval over documents; empty for single models."""
 SIZES = (1, 3, 10)
 """Sizes of the texts [MB of UTF-8]."""
 NAMES = {"best": "best single model", "ensemble": "mean of predictions"}
@@ -74,37 +79,49 @@ def _cells(row: EnsembleRow) -> list[Cell | str]:
     return [NAMES.get(row.role, row.name), *figures, NONE if row.device_hours is None else f"{row.device_hours:.3g}"]
 
 
-def shares_kept(finished: Study) -> Table:
-    """Makes the table of how much of the ensemble's gain the single models keep: a row per domain, size and search.
+def summary(rows: Sequence[Mapping[str, str]]) -> Table:
+    """Makes the table of docs/guide/small-corpora.md: a row per domain and size, with the usual weight decay.
 
-    The gain is the loss of the best single model minus that of the ensemble, on the domain.
+    A model's share of the ensemble's gain is the difference of its loss from that of the best single model, divided by
+    the ensemble's difference.
+
+    Args:
+        rows: rows of the file that --csv writes, keyed by column.
     """
-    rows: list[list[Cell | str]] = []
+    made: list[list[Cell | str]] = []
     kept: list[tuple[float, ...]] = []
-    for entry in finished.entries:
-        if entry.record.stage == "ensemble":
-            of = {row.name if row.role == "other" else row.role: row for row in entry.result.rows}
-            loss = {name: row.loss["domain"].value for name, row in of.items()}
-            gain = loss["best"] - loss["ensemble"]
-            kept.append(tuple((loss["best"] - loss[name]) / gain for name in ("weight average", "student")))
-            rows.append(
-                [
-                    *(entry.values[name] for name in ("domain", "size", "way")),
-                    *(f"{loss[name]:.3f}" for name in ("base", "best")),
-                    of["ensemble"].change["domain"].cell("+.3f"),
-                    *(f"{share:.0%}" for share in kept[-1]),
-                ]
-            )
+    for domain, size in dict.fromkeys((row["domain"], row["size"]) for row in rows):
+        own = [row for row in rows if (row["domain"], row["size"]) == (domain, size)]
+        combined = {row["model"]: row for row in own if row["search"] == "plain" and not row["seed"]}
+        singles = {
+            way: {r["seed"]: float(r["loss"]) for r in own if (r["search"], r["model"]) == (way, "single")}
+            for way in WAYS
+        }
+        if not combined or len(singles["decayed"]) < len(singles["plain"]):
+            continue
+        gain = float(combined["ensemble"]["change"])
+        kept.append(tuple(float(combined[name]["change"]) / gain for name in ("weight average", "student")))
+        decay = paired([loss - singles["plain"][seed] for seed, loss in singles["decayed"].items()])
+        made.append(
+            [
+                f"{NAMES_OF_CORPORA[domain]}, {size} MB",
+                f"{float(combined['base']['loss']):.3f}",
+                f"{min(singles['plain'].values()):.3f}",
+                Cell(*_signed(*(float(combined["ensemble"][name]) for name in ("change", "low", "high")))),
+                *(f"{share:.0%}" for share in kept[-1]),
+                Cell(*_signed(decay.difference, decay.low, decay.high)),
+            ]
+        )
     if kept:
         means = (f"{sum(shares) / len(kept):.0%}" for shares in zip(*kept, strict=True))
-        rows.append(["mean", *[NONE] * 5, *means])
-    header = ["domain", "MB", "search", "before training", "best single", "mean of predictions"]
-    return Table(
-        [*header, "kept by the weight average", "kept by the student"],
-        rows,
-        "Many models, one model",
-        "Losses on the domain, and the difference of the ensemble from the best single model, in nats per token.",
-    )
+        made.append(["mean", *[NONE] * 3, *means, NONE])
+    header = ["text", "before", "best single model", "mean of predictions", "weight average keeps", "student keeps"]
+    return Table([*header, "searched weight decay"], made, "Many models, one model")
+
+
+def _signed(value: float, low: float | None, high: float | None) -> tuple[str, str]:
+    ends = "" if low is None or high is None else f"{low:+.3f} to {high:+.3f}"
+    return f"{value:+.3f}", ends
 
 
 def decay_gains(finished: Study) -> Table:
@@ -128,8 +145,7 @@ def decay_gains(finished: Study) -> Table:
             shared = [seed for seed in decayed if seed in other]
             for text in ("domain", "general") if shared else ():
                 gap = paired([decayed[seed][text].after.value - other[seed][text].after.value for seed in shared])
-                ends = "" if gap.low is None or gap.high is None else f"{gap.low:+.3f} to {gap.high:+.3f}"
-                cell = Cell(f"{gap.difference:+.3f}", ends)
+                cell = Cell(*_signed(gap.difference, gap.low, gap.high))
                 rows.append([domain, size, f"decayed - {baseline}", text, f"{len(shared)}", cell])
     note = "Nats per token. Below 0, tuned weight decay is better. Paired by seed, with 95% intervals over seeds."
     header = ["domain", "MB", "compared", "text", "seeds", "difference"]
@@ -137,19 +153,25 @@ def decay_gains(finished: Study) -> Table:
 
 
 def raw_losses(finished: Study) -> list[tuple[str, ...]]:
-    """Returns a row per model: domain, size, search, model, seed, and the losses on the domain and on general text."""
+    """Returns a row per model, with the values of `COLUMNS`."""
     rows: list[tuple[str, ...]] = []
     for entry in finished.entries:
         values = entry.values
         place = *(values.get(name, "") for name in ("domain", "size")), values.get("way", "decayed")
         if entry.record.stage == "export" and entry.name in ("single", "undecayed"):
             ends = (entry.result.losses[text].after.value for text in ("domain", "general"))
-            rows.append((*place, entry.name, values["seed"], *(f"{end:.4f}" for end in ends)))
+            rows.append((*place, entry.name, values["seed"], *(f"{end:.4f}" for end in ends), "", "", ""))
         elif entry.record.stage == "ensemble":
             own = [row for row in entry.result.rows if row.role not in ("member", "best")]
-            rows += [
-                (*place, row.name, "", *(f"{row.loss[t].value:.4f}" for t in ("domain", "general"))) for row in own
-            ]
+            for row in own:
+                change = row.change["domain"]
+                figures = (
+                    *(row.loss[text].value for text in ("domain", "general")),
+                    change.value,
+                    change.low,
+                    change.high,
+                )
+                rows.append((*place, row.name, "", *("" if of is None else f"{of:.4f}" for of in figures)))
     return rows
 
 
@@ -158,8 +180,9 @@ def show(arguments: list[str]) -> None:
     file, others = split_file("--csv", arguments)
     _, finished = read_finished(others)
     if file:
-        write_csv(("domain", "size", "search", "model", "seed", "loss", "general_loss"), raw_losses(finished), file)
-    print_tables(finished, "Small corpora", [losses(finished), shares_kept(finished), decay_gains(finished)])
+        write_csv(COLUMNS, raw_losses(finished), file)
+    rows = [dict(zip(COLUMNS, row, strict=True)) for row in raw_losses(finished)]
+    print_tables(finished, "Small corpora", [losses(finished), summary(rows), decay_gains(finished)])
 
 
 def main() -> None:

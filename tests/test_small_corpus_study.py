@@ -1,5 +1,6 @@
 """Tests the study of small corpora: its texts, its table on synthetic results, and its chain file."""
 
+import csv
 import json
 from dataclasses import replace
 from math import prod
@@ -10,10 +11,11 @@ from adapt.chain.chain_nodes import expand_chain
 from adapt.evaluate.measurements import Estimate
 from adapt.runner import Finished
 from adapt.show.blocks import NONE, Cell
+from adapt.show.renderers import markdown_table
 from adapt.show.report.study import Entry, Study
-from adapt.stage.ensemble import Ensembled, EnsembleRow, Role
+from adapt.stage.ensemble import Ensembled, EnsembleRow
 from adapt.tuning.search_checks import read_space
-from benchmarks.small_corpus_study import decay_gains, first_documents, losses, raw_losses, shares_kept
+from benchmarks.small_corpus_study import COLUMNS, decay_gains, first_documents, losses, raw_losses, summary
 from tests.show.report.fake_studies import Fake, finished
 
 ROOT = Path(__file__).parents[1]
@@ -41,7 +43,10 @@ def test_the_table_has_all_recipes_but_the_other_seeds(tmp_path: Path) -> None:
     vars(done)["result"] = Ensembled(rows, {"domain": 30, "general": 30}, 2.0)
     found = losses(Study("made up", "single", [Entry("ensemble", "ensemble", values, done)])).rows
     raw = raw_losses(Study("made up", "single", [Entry("ensemble", "ensemble", values, done)]))
-    assert raw == [("cs", "1", "plain", name, "", "2.0000", "3.0000") for name in ("ensemble", "student")]
+    assert raw == [
+        ("cs", "1", "plain", name, "", "2.0000", "3.0000", "-0.1000", "-0.2000", "-0.0500")
+        for name in ("ensemble", "student")
+    ]
     assert [row[3] for row in found] == ["mean of predictions", "best single model", "student"]
     assert found[0][:3] == ["cs", "1", "plain"]
     assert found[0][5] == Cell("-0.100", "-0.200 to -0.050")
@@ -49,28 +54,33 @@ def test_the_table_has_all_recipes_but_the_other_seeds(tmp_path: Path) -> None:
     assert found[1][8] == NONE
 
 
-def test_shares_are_those_of_the_gain_of_the_ensemble(tmp_path: Path) -> None:
-    entries = []
-    for domain, student in (("cs", 1.95), ("pubmed", 1.9)):
-        models: list[tuple[str, Role, float]] = [
-            ("ensemble", "ensemble", 1.8),
-            ("single[1]", "best", 2.0),
-            ("student", "other", student),
-            ("weight average", "other", 1.85),
-            ("base", "base", 5.0),
-        ]
-        rows = [
-            EnsembleRow(name, role, {"domain": Estimate(loss)}, {"domain": Estimate(loss - 2.0, -0.3, 0.1)}, 1, None)
-            for name, role, loss in models
-        ]
-        done = Finished(Fake(tmp_path).record("ensemble", domain), Ensembled)
-        vars(done)["result"] = Ensembled(rows, {"domain": 30}, 1.8)
-        entries.append(Entry("ensemble", "ensemble", {"domain": domain, "size": "1", "way": "plain"}, done))
-    found = shares_kept(Study("made up", "single", entries)).rows
+def test_the_summary_has_shares_of_the_gain_of_the_ensemble_and_of_weight_decay() -> None:
+    def row(
+        domain: str, search: str, model: str, seed: str, loss: float, change: float | None = None
+    ) -> dict[str, str]:
+        changes = ("", "", "") if change is None else (f"{change}", f"{change - 0.1}", f"{change + 0.3}")
+        return dict(zip(COLUMNS, (domain, "1", search, model, seed, f"{loss}", "3", *changes), strict=True))
+
+    rows = []
+    for domain, student in (("cs", -0.05), ("pubmed", -0.1)):
+        rows += [row(domain, "plain", "single", seed, loss) for seed, loss in (("1", 2.0), ("2", 2.1))]
+        rows += [row(domain, "decayed", "single", seed, loss) for seed, loss in (("1", 2.1), ("2", 2.2))]
+        rows += [row(domain, "plain", "ensemble", "", 1.8, -0.2), row(domain, "plain", "student", "", 1.9, student)]
+        rows += [row(domain, "plain", "weight average", "", 1.85, -0.15), row(domain, "plain", "base", "", 5.0, 3.0)]
+        rows += [row(domain, "decayed", "ensemble", "", 1.7, -0.4)]
+    made = summary([*rows, row("cs", "plain", "single", "1", 2.0) | {"size": "3"}]).rows  # 3 MB is not finished
     change = Cell("-0.200", "-0.300 to +0.100")
-    assert found[0] == ["cs", "1", "plain", "5.000", "2.000", change, "75%", "25%"]
-    assert found[1][6:] == ["75%", "50%"]
-    assert (found[2][0], *found[2][6:]) == ("mean", "75%", "38%")  # 37.5%
+    assert made[0] == ["computer science, 1 MB", "5.000", "2.000", change, "75%", "25%", Cell("+0.100")]
+    assert made[1][4:6] == ["75%", "50%"]
+    assert (made[2][0], *made[2][4:6]) == ("mean", "75%", "38%")  # 37.5%
+
+
+def test_the_guide_shows_the_recorded_losses() -> None:
+    with (ROOT / "docs" / "science" / "data" / "small_corpus.csv").open() as file:
+        table = summary(list(csv.DictReader(file)))
+    page = (ROOT / "docs" / "guide" / "small-corpora.md").read_text()
+    shown = page.partition("<!-- losses: begin -->")[2].partition("<!-- losses: end -->")[0].strip()
+    assert shown == markdown_table(replace(table, title=""))
 
 
 def test_tuned_weight_decay_is_compared_by_seed(tmp_path: Path) -> None:
@@ -91,7 +101,7 @@ def test_tuned_weight_decay_is_compared_by_seed(tmp_path: Path) -> None:
     assert "-0.100" in str(rows[0][5])
     assert "+0.200" in str(rows[2][5])
     raw = raw_losses(Study("made up", "single", entries))
-    assert raw[0] == ("cs", "1", "plain", "single", "2001", "1.5000", "1.2000")
+    assert raw[0] == ("cs", "1", "plain", "single", "2001", "1.5000", "1.2000", "", "", "")
     assert [row[2:5] for row in raw[6:]] == [("decayed", "undecayed", seed) for seed in ("2001", "2002", "2003")]
 
 

@@ -101,7 +101,7 @@ class Regime:
         least = LEAST_DECAY if decay < LEAST_DECAY else DECAY_TRIED
         tested = "decoders from scratch"
         if config.objective.kind != "causal":
-            tested += "; with a small encoder on 1 MB, 0.2 equalled 0.01 and 1 was worse (docs/guide/small-corpora.md)"
+            tested += "; small encoder, 1 to 10 MB: 0.2 equalled 0.01, 1 was worse (docs/guide/small-corpora.md)"
         return [
             Recommendation(
                 "weight decay",
@@ -169,6 +169,6 @@ _MANY_TO_ONE = Recommendation(
     " ensemble into one model (dontstop distil)",
     "arXiv 2509.14786: the ensemble is better than any single model; a student of an eighth of the ensemble's size"
     " keeps 83% of the gain",
-    "decoders from scratch; a small encoder on 1 MB, where averaged weights kept 74% of the ensemble's gain and a"
-    " student 58% (docs/guide/small-corpora.md)",
+    "decoders from scratch; a small encoder on 1 to 10 MB, where averaged weights kept 73% of the ensemble's gain"
+    " and a student 44% (docs/guide/small-corpora.md)",
 )
