@@ -14,7 +14,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +24,7 @@ import psutil
 
 from adapt.ray.guard import heeding_signals, watch_address, watch_processes
 from adapt.support.errors import ClusterError
+from adapt.support.versions import untried
 from adapt.terminal.console import log
 
 OWN_RAY = "DONTSTOP_OWN_RAY"
@@ -46,9 +47,12 @@ _SOCKET = f"/{_RAYS}/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_s
 """Example of the longest path that a socket of Ray can have, relative to the private folder."""
 _LONGEST_PATH = 103
 """Maximum length of a socket's path [bytes]. The limit is 107 on Linux and 103 on macOS."""
-_ATTEMPTS = 3
+_CALLS = 3
+"""Number of times that the server at a cluster's address is asked before the address is refused."""
 _SLOW_S = 15.0
 """A failed start is repeated only if it took this long [s]. A faster failure is not caused by a busy machine."""
+_PATIENCE_S = 300.0
+"""Time that a repeated start waits for Ray's raylet [s]. The first start waits 30 s, which Ray does not let us set."""
 _FIX = "read Ray's logs in {}; free memory, cores, and disk space in TMPDIR, then run the same command again"
 _REMOVALS = 20
 _LOCK = "lock"
@@ -84,16 +88,19 @@ def ray_library() -> Any:
 def start_ray() -> None:
     """Starts Ray and connects to it. When this process ends, Ray ends and its folder is removed.
 
-    On a busy machine, Ray may time out while it waits for its own processes. Ray is then started again.
+    On a busy machine, Ray may time out while it waits for its own processes. Ray is then started once more, with more
+    time.
     """
-    for attempt in range(_ATTEMPTS):
+    for is_repeated in (False, True):
         folder, began = private_folder(), time.monotonic()
         try:
-            start_once(folder)
+            with _patience() if is_repeated else nullcontext():
+                start_once(folder)
         except Exception as error:
             lasted, reason = time.monotonic() - began, " ".join(str(error).split()) or type(error).__name__
             _kill_processes(folder)
-            if lasted < _SLOW_S or attempt == _ATTEMPTS - 1:
+            if lasted < _SLOW_S or is_repeated:
+                atexit.unregister(remove)  # keeps the logs that the message names
                 raise ClusterError(
                     f"Ray did not start on this machine within {lasted:.0f} s: {reason}",
                     _FIX.format(folder),
@@ -103,6 +110,15 @@ def start_ray() -> None:
         else:
             watch_processes(folder, folder / _RAYS / "session_latest" / "logs")
             return
+
+
+def _patience() -> AbstractContextManager[None]:
+    """Returns a block in which `ray.init` waits longer for its raylet, if dontstop was tested with this Ray."""
+    if untried("ray"):
+        return nullcontext()
+    from adapt.ray.private import waiting_for_raylet
+
+    return waiting_for_raylet(_PATIENCE_S)
 
 
 def start_once(folder: Path) -> None:
@@ -337,7 +353,7 @@ def access_at(host: str, port: int, field: str, timeout_s: float = _TIMEOUT_S) -
     if os.environ.get("RAY_USE_TLS") == "1":
         return "TLS"
     code, said = "", ""
-    for _ in range(_ATTEMPTS):
+    for _ in range(_CALLS):
         code, said = _call(place, _CLUSTER_ID, b"", timeout_s)
         if code == "OK":
             return "open"
@@ -351,7 +367,7 @@ def access_at(host: str, port: int, field: str, timeout_s: float = _TIMEOUT_S) -
                 return "token client"
     if code == "DEADLINE_EXCEEDED":
         raise ClusterError(
-            f"the server at {place} ({field}) did not answer {_ATTEMPTS} calls within {timeout_s:g} s each",
+            f"the server at {place} ({field}) did not answer {_CALLS} calls within {timeout_s:g} s each",
             f"run the same command again when the cluster's head is less busy, correct {field}, or {_HERE}",
         )
     web = ", but a web server, such as Ray's dashboard" if "http1" in said else ""

@@ -6,7 +6,8 @@ Ray has no public interface for these tasks:
 - read the free resources of each node, and the nodes that are about to leave (`free_resources`, `leaving_nodes`);
 - read the nodes that the autoscaler may add (`autoscaler_limits`);
 - list the files of a working directory that Ray would send (`files_sent`), and silence its log messages about them;
-- read the version of Ray that a cluster runs (`version_at`).
+- read the version of Ray that a cluster runs (`version_at`);
+- wait longer for a raylet on a busy machine (`waiting_for_raylet`).
 
 This module works with Ray 2.60, and raises an error for other minor versions (see `adapt.support.versions`).
 `tests/ray/test_private.py` tests each function against the installed Ray. Training with a fixed number of workers does
@@ -16,7 +17,9 @@ not import this module.
 import logging
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,7 @@ if untried("ray"):
     raise _refusal(untried("ray")[0])
 
 try:
+    from ray._private import services
     from ray._private.runtime_env.packaging import _dir_travel, _get_excludes
     from ray._private.state import state
     from ray.train.v2._internal.execution.context import TrainRunContext
@@ -69,6 +73,7 @@ __all__ = [
     "leaving_nodes",
     "send_in_silence",
     "version_at",
+    "waiting_for_raylet",
     "with_policy",
     "worker_resources",
 ]
@@ -132,6 +137,31 @@ def version_at(client: Any) -> str:
         AuthenticationError, RuntimeError, ValueError, KeyError, OSError: Ray's dashboard does not answer.
     """
     return str(client._do_request("GET", "/api/version").json()["ray_version"])
+
+
+@contextmanager
+def waiting_for_raylet(seconds: float) -> Iterator[None]:
+    """Makes `ray.init` wait up to this time for its raylet inside the block, instead of 30 s.
+
+    Ray asks repeatedly for the node, until the raylet has registered it or the time is over.
+    """
+    ask: Any = services.get_node
+    end = time.monotonic() + seconds
+
+    def ask_patiently(*arguments: Any) -> Any:
+        while True:
+            try:
+                return ask(*arguments)
+            except RuntimeError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.1)
+
+    services.get_node = ask_patiently
+    try:
+        yield
+    finally:
+        services.get_node = ask
 
 
 class _Silent:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
+from ray._private import services
 
 import adapt.ray.connection
 from adapt.config import ResourcesConfig
@@ -295,6 +296,60 @@ def test_a_failed_start_is_explained_and_not_reported_as_a_bug(monkeypatch: pyte
     with pytest.raises(ClusterError, match=r"did not start on this machine .*: no such device") as caught:
         start_ray()
     assert str(short) in caught.value.fix
+
+
+def test_the_logs_of_a_failed_start_stay_after_the_process(short: Path) -> None:
+    script = """
+import ray
+from adapt.ray.connection import start_ray
+
+def fail(**options):
+    raise RuntimeError("no room")
+
+ray.init = fail
+start_ray()
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "TMPDIR": str(short)},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+    )
+    assert "no room" in ran.stderr
+    assert [folder.name.startswith("dontstop-") for folder in short.iterdir()] == [True]
+
+
+def test_a_repeated_start_waits_longer_for_the_raylet(monkeypatch: pytest.MonkeyPatch, short: Path) -> None:
+    asked: list[str] = []
+
+    def node(address: str, node_id: str) -> str:
+        asked.append(address)
+        if len(asked) < 5:
+            raise RuntimeError("not registered yet")
+        return "node"
+
+    def start(folder: Path) -> None:
+        assert services.get_node("head", "id") == "node"  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(services, "get_node", node)
+    monkeypatch.setattr(adapt.ray.connection, "_SLOW_S", 0.0)
+    monkeypatch.setattr(adapt.ray.connection, "start_once", start)
+    start_ray()
+    assert len(asked) == 5  # the first start asked once, and failed
+    assert vars(services)["get_node"] is node
+
+
+def test_a_repeated_start_gives_up_in_the_end(monkeypatch: pytest.MonkeyPatch, short: Path) -> None:
+    def node(address: str, node_id: str) -> None:
+        raise RuntimeError("not registered yet")
+
+    monkeypatch.setattr(services, "get_node", node)
+    monkeypatch.setattr(adapt.ray.connection, "_SLOW_S", 0.0)
+    monkeypatch.setattr(adapt.ray.connection, "_PATIENCE_S", 0.3)
+    monkeypatch.setattr(adapt.ray.connection, "start_once", lambda _: services.get_node("head", "id"))  # type: ignore[no-untyped-call]
+    with pytest.raises(ClusterError, match="not registered yet"):
+        start_ray()
 
 
 def test_processes_of_a_failed_start_are_killed(monkeypatch: pytest.MonkeyPatch, short: Path) -> None:
