@@ -330,7 +330,7 @@ def test_a_repeated_start_waits_longer_for_the_raylet(monkeypatch: pytest.Monkey
         return "node"
 
     def start(folder: Path) -> None:
-        assert services.get_node("head", "id") == "node"  # type: ignore[no-untyped-call]
+        assert services.get_node("head", "id") == "node"
 
     monkeypatch.setattr(services, "get_node", node)
     monkeypatch.setattr(adapt.ray.connection, "_SLOW_S", 0.0)
@@ -347,7 +347,7 @@ def test_a_repeated_start_gives_up_in_the_end(monkeypatch: pytest.MonkeyPatch, s
     monkeypatch.setattr(services, "get_node", node)
     monkeypatch.setattr(adapt.ray.connection, "_SLOW_S", 0.0)
     monkeypatch.setattr(adapt.ray.connection, "_PATIENCE_S", 0.3)
-    monkeypatch.setattr(adapt.ray.connection, "start_once", lambda _: services.get_node("head", "id"))  # type: ignore[no-untyped-call]
+    monkeypatch.setattr(adapt.ray.connection, "start_once", lambda _: services.get_node("head", "id"))
     with pytest.raises(ClusterError, match="not registered yet"):
         start_ray()
 
