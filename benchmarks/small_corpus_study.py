@@ -3,7 +3,7 @@
 python -m benchmarks.small_corpus_study cut --data data --out /tmp/small
 python -m benchmarks.small_corpus_study show benchmarks/small_corpus_study.yaml [--csv FILE] [options of dontstop chain]
 
-The option --csv writes the losses of all models to a file.
+The option --csv writes the losses of all models and trials to a file.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from adapt.show.blocks import NONE, Cell, Table
 from adapt.show.report.study import Study
 from adapt.stage.ensemble import EnsembleRow
 from adapt.statistics.comparison import paired
+from adapt.tuning.job_trial import values_shown
 from benchmarks.finished_chain import print_tables, read_finished, split_file, write_csv
 
 CORPORA = {"cs": "cs_acl_abstracts", "pubmed": "biomed_pubmed"}
@@ -97,7 +98,7 @@ def summary(rows: Sequence[Mapping[str, str]]) -> Table:
             way: {r["seed"]: float(r["loss"]) for r in own if (r["search"], r["model"]) == (way, "single")}
             for way in WAYS
         }
-        if not combined or len(singles["decayed"]) < len(singles["plain"]):
+        if "ensemble" not in combined or len(singles["decayed"]) < len(singles["plain"]):
             continue
         gain = float(combined["ensemble"]["change"])
         kept.append(tuple(float(combined[name]["change"]) / gain for name in ("weight average", "student")))
@@ -153,7 +154,7 @@ def decay_gains(finished: Study) -> Table:
 
 
 def raw_losses(finished: Study) -> list[tuple[str, ...]]:
-    """Returns a row per model, with the values of `COLUMNS`."""
+    """Returns a row per model and per trial of the searches, with the values of `COLUMNS`."""
     rows: list[tuple[str, ...]] = []
     for entry in finished.entries:
         values = entry.values
@@ -161,6 +162,10 @@ def raw_losses(finished: Study) -> list[tuple[str, ...]]:
         if entry.record.stage == "export" and entry.name in ("single", "undecayed"):
             ends = (entry.result.losses[text].after.value for text in ("domain", "general"))
             rows.append((*place, entry.name, values["seed"], *(f"{end:.4f}" for end in ends), "", "", ""))
+        elif entry.record.stage == "search":
+            for trial in filter(lambda each: each.figures, entry.result.trials):  # failed trials have no losses
+                name, loss = f"trial: {values_shown(trial.values)}", trial.figures["losses.domain.after"].value
+                rows.append((*place, name, "", f"{loss:.4f}", "", "", "", ""))
         elif entry.record.stage == "ensemble":
             own = [row for row in entry.result.rows if row.role not in ("member", "best")]
             for row in own:

@@ -15,6 +15,7 @@ from adapt.show.renderers import markdown_table
 from adapt.show.report.study import Entry, Study
 from adapt.stage.ensemble import Ensembled, EnsembleRow
 from adapt.tuning.search_checks import read_space
+from adapt.tuning.search_stage import Searched, TrialRow
 from benchmarks.small_corpus_study import COLUMNS, decay_gains, first_documents, losses, raw_losses, summary
 from tests.show.report.fake_studies import Fake, finished
 
@@ -52,6 +53,21 @@ def test_the_table_has_all_recipes_but_the_other_seeds(tmp_path: Path) -> None:
     assert found[0][5] == Cell("-0.100", "-0.200 to -0.050")
     assert found[1][5] == Cell(NONE)
     assert found[1][8] == NONE
+
+
+def test_the_raw_losses_have_the_trials_that_did_not_fail(tmp_path: Path) -> None:
+    trials = [
+        TrialRow(0, {}, "a", {"losses.domain.after": Estimate(2.5)}),
+        TrialRow(1, {"training.weight_decay": 0.2}, "b", {"losses.domain.after": Estimate(2.25)}),
+        TrialRow(2, {"training.weight_decay": 1}, "c", {}, "out of memory"),
+    ]
+    done = Finished(Fake(tmp_path).record("search", "s"), Searched)
+    vars(done)["result"] = Searched("dapt", {"losses.domain.after": "min"}, trials, 1, [1], 0.1, 4, 0)
+    values = {"domain": "cs", "size": "1", "way": "decayed"}
+    assert raw_losses(Study("made up", "single", [Entry("search", "dapt", values, done)])) == [
+        ("cs", "1", "decayed", "trial: unchanged", "", "2.5000", "", "", "", ""),
+        ("cs", "1", "decayed", "trial: training.weight_decay 0.2", "", "2.2500", "", "", "", ""),
+    ]
 
 
 def test_the_summary_has_shares_of_the_gain_of_the_ensemble_and_of_weight_decay() -> None:

@@ -11,7 +11,7 @@ Ray has no public interface for these tasks:
 
 This module works with Ray 2.60, and raises an error for other minor versions (see `adapt.support.versions`).
 `tests/ray/test_private.py` tests each function against the installed Ray. Training with a fixed number of workers does
-not import this module.
+not import this module, unless Ray starts too slowly.
 """
 
 import logging

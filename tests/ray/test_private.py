@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import ray
+from ray._private import services
+from ray._private.node import Node
 from ray._private.runtime_env import packaging
 from ray._private.state import GlobalState
 from ray.core.generated import autoscaler_pb2  # type: ignore[attr-defined]  # made when it is imported
@@ -33,6 +35,12 @@ from adapt.ray.private import (
     ScalingPolicy,
 )
 from adapt.support.errors import ClusterError
+
+
+def test_the_loop_that_waits_for_the_raylet_asks_for_the_node() -> None:
+    """`waiting_for_raylet` replaces this function."""
+    assert parameters(services.get_node) == ["gcs_address", "node_id"]
+    assert "ray._private.services.get_node(\n" in inspect.getsource(Node.__init__)
 
 
 def parameters(function: Any) -> list[str]:
