@@ -170,5 +170,5 @@ _MANY_TO_ONE = Recommendation(
     "arXiv 2509.14786: the ensemble is better than any single model; a student of an eighth of the ensemble's size"
     " keeps 83% of the gain",
     "decoders from scratch; a small encoder on 1 to 10 MB, where averaged weights kept 73% of the ensemble's gain"
-    " and a student 44% (docs/guide/small-corpora.md)",
+    " and a student 43% (docs/guide/small-corpora.md)",
 )
