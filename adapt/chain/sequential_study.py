@@ -44,6 +44,8 @@ VERDICTS = {"better": "better", "worse": "worse", "equal": "no difference that m
 class ComparedRow:
     """Runs that are compared by one metric: the runs of all recipes on one task, or the sequences of all methods."""
 
+    key: tuple[str, ...]
+    """Row of the compared runs, as in `_arm`."""
     name: str
     figure: str
     """Metric by which sequences are compared, such as `average`. Empty if scores of fine-tuning runs are compared."""
@@ -158,11 +160,14 @@ def built_chain(nodes: Sequence[Node], baseline: str, margin: Margin, rounds: Se
     if rounds is None:
         return chain
     rows = list(compared_rows(chain.goals, rounds))
-    if any(node.label in chain.later and _arm(node) for node in nodes):  # recipes that need a search are not known yet
-        first = [goal for row in rows for goal in row.runs(list(row.arms), rounds.first_seeds)]
-        now = StudyNow(len(rounds.seeds), rounds.seeds, 1)
-        return replace(chain, goals=_active(chain.goals, rows, first), sequential=now)
-    followed = [_followed(row, baseline, margin, rounds, chain.store) for row in rows]
+    unknown = {arm[0] for node in nodes if node.label in chain.later and (arm := _arm(node))}
+    followed = [_followed(row, baseline, margin, rounds, chain.store) for row in rows if row.key not in unknown]
+    if unknown:  # recipes of these rows need a search that has not finished: there are no new looks at any row yet
+        finished = [look for each in followed for look in each.looks[: len(each.finished)]]
+        runs = [goal for row in rows for goal in row.runs(list(row.arms), rounds.first_seeds)]
+        runs += [goal for look in finished for goal in look.runs.values()]
+        goals = [*_active(chain.goals, rows, runs), *(_goal(look, chain.goals[0]) for look in finished)]
+        return replace(chain, goals=goals, sequential=StudyNow(len(rounds.seeds), rounds.seeds, 1))
     runs = [goal for each in followed for goal in each.used]
     looks = [_goal(look, chain.goals[0]) for each in followed for look in each.looks]
     goals = [*_active(chain.goals, rows, runs), *looks]
@@ -202,19 +207,23 @@ def compared_rows(goals: Sequence[Goal], rounds: SeedRounds) -> Iterator[Compare
     """Groups the runs of a chain by compared task or metric, by recipe and by seed."""
     tuned = [goal for goal in goals if goal.stage.kind == "finetune"]
     has_several_entries = len({goal.name for goal in tuned}) > 1
-    by_row: dict[str, dict[str, dict[str, list[Goal]]]] = {}
+    by_row: dict[tuple[tuple[str, ...], str], dict[str, dict[str, list[Goal]]]] = {}
     for goal in tuned:
-        with_entry = has_several_entries and "recipe" in goal.values
-        row = " · ".join(row_names(goal.name, goal.values, goal.config.task.name, with_entry))
+        has_recipe = "recipe" in goal.values
+        key, named = (
+            row_names(goal.name, goal.values, goal.config.task.name, with_entry)
+            for with_entry in (has_recipe, has_several_entries and has_recipe)
+        )
         recipe = goal.values.get("recipe", goal.name)
-        by_row.setdefault(row, {}).setdefault(recipe, {}).setdefault(goal.values["seed"], []).append(goal)
+        arms = by_row.setdefault((key, " · ".join(named)), {})
+        arms.setdefault(recipe, {}).setdefault(goal.values["seed"], []).append(goal)
     sequences: dict[str, dict[str, list[Goal]]] = {}
     for goal in goals:
         if goal.stage.kind == "sequence":
             method = method_name(goal.name, goal.values)
             sequences.setdefault(method, {}).setdefault(str(goal.config.seed), []).append(goal)
-    rows = [ComparedRow(name, "", arms) for name, arms in by_row.items()]
-    rows += [ComparedRow(figure, figure, sequences) for figure in rounds.figures if sequences]
+    rows = [ComparedRow(key, name, "", arms) for (key, name), arms in by_row.items()]
+    rows += [ComparedRow((), figure, figure, sequences) for figure in rounds.figures if sequences]
     for compared in rows:
         _check_figure(compared)
         for recipe, seeds in compared.arms.items():

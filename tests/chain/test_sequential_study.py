@@ -28,6 +28,7 @@ from adapt.stage.context import Context
 from adapt.stage.finetuning import Finetune, Finetuned
 from adapt.statistics.seeds import SeedRounds
 from adapt.support.errors import ConfigError
+from tests.chain.test_searches import finish as finish_search
 from tests.job.worlds import SPLITS, enter, sequence_world
 from tests.runner.made import made_up
 
@@ -250,6 +251,41 @@ def test_listed_seeds_are_continued(content: Content) -> None:
 def test_only_cannot_leave_out_a_recipe(content: Content) -> None:
     with pytest.raises(ConfigError, match=r"leaves out finetune\[same\]"):
         chain_of(content, {"recipe": ["base", "up", "down"]}).build()
+
+
+def test_the_report_has_the_looks_of_a_task_whose_search_has_finished(content: Content) -> None:
+    Path("space.yaml").write_text("finetune.epochs: [1, 2]\n")
+    entry = content["stages"].pop("finetune")
+    content["sets"]["task"] = ["old", "new"]
+    task = {"name": "{task}", **{split: f"data/{split}.jsonl" for split in SPLITS}}
+    search = {"job": "finetune", "for": "task", "task": task, "tune": {"space": "space.yaml", "searcher": "grid"}}
+    tuned = {**entry, "for": ["recipe", "task"], "task": task, "tuned": "search[{task}]"}
+    content["stages"] = {"search": search, "finetune": tuned}
+    old, whole = chain_of(content, {"task": ["old"]}), chain_of(content)
+    (stage,) = old.build().searches
+    finish_search(stage, old.build(), {"finetune.epochs": 2})
+    for _ in range(2):
+        finish(old.build())
+    chain = whole.build()
+    found = study("study", "base", chain, whole.file.margin)
+    assert [(looked.row, looked.look) for looked in found.looks or ()] == [("old", 1), ("old", 2)]
+    assert seeds_of(chain, "up") == list(range(8))
+    assert "search[new]" in found.missing
+
+
+def test_a_round_waits_for_the_searches_of_all_tasks(content: Content) -> None:
+    Path("space.yaml").write_text("finetune.epochs: [1, 2]\n")
+    entry = content["stages"]["finetune"]
+    task = {**entry["task"], "name": "other"}
+    search = {"job": "finetune", "task": task, "tune": {"space": "space.yaml", "searcher": "grid"}}
+    content["stages"] |= {"search": search, "tuned": {**entry, "task": task, "tuned": "search"}}
+    run = chain_of(content)
+    finish(run.build())
+    chain = run.build()
+    assert not any(isinstance(goal.stage, SeedLook) for goal in chain.goals)
+    assert seeds_of(chain, "up") == [0, 1, 2, 3]
+    assert chain.sequential is not None
+    assert chain.sequential.next_look == 1
 
 
 def test_a_study_without_its_baseline_is_refused(content: Content) -> None:
