@@ -2,7 +2,8 @@
 
 Usage: `python -m benchmarks.NAME [--quick] [--json FILE] [--data FOLDER] [--models FOLDER]`
 
-Eight files are not benchmarks and take different arguments. `slices` and `small_decoder` make the data and the decoder
-of the studies in docs/science. `claims`, `sequences`, `selection_study`, `vocabulary_study` and `versus` print tables
-of finished chains. `equality` compares the results of two versions of the code.
+Some files are not benchmarks and take different arguments. `slices`, `few_labels`, `small_decoder` and `small_electra`
+make the data and the models of the studies in docs/science. `claims`, `sequences`, `study_table` and files that end in
+`_study` print tables of finished chains. `sequential` runs a sequential study. `equality` compares the results of two
+versions of the code.
 """

@@ -43,7 +43,7 @@ TOOLS = {
         "small_decoder",
         "small_electra",
     ),
-    *("versus", "vocabulary_study"),
+    *("study_table", "vocabulary_study"),
 }
 """Programs in benchmarks/ that measure nothing: they make inputs of chains, or tables of finished chains."""
 PROGRAMS = {file.stem for file in (ROOT / "benchmarks").glob("*.py") if "__main__" in file.read_text().splitlines()[-2]}
