@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from adapt.config import Config, CorpusConfig, TrainingConfig, flat, what
+from adapt.config import Config, CorpusConfig, FinetuneConfig, TrainingConfig, flat, what
+from adapt.config.fields import read_fields
 from adapt.parse import parse
+from adapt.support.errors import ConfigError
 from adapt.train.phases import check_phases, phases_of
 from adapt.train.schedule import RunLength, learning_rate
 
@@ -45,6 +47,12 @@ def test_what_contains_only_fields_that_determine_results() -> None:
 
 def test_lists_are_not_shared_between_configurations() -> None:
     assert CorpusConfig().paths is not CorpusConfig().paths
+
+
+def test_an_error_names_the_wrong_field_and_not_a_text_that_is_a_number() -> None:
+    assert read_fields(FinetuneConfig, {"epochs": "40", "patience": None}).epochs == 40
+    with pytest.raises(ConfigError, match="^finetune.patience takes int or null, not long"):
+        read_fields(FinetuneConfig, {"epochs": "40", "patience": "long"}, "finetune")
 
 
 def test_a_configuration_is_immutable() -> None:

@@ -83,11 +83,11 @@ def read_fields(kind: Any, values: Any, name: str = "", see: str = "") -> Any:
     try:
         return _validated(kind, values)
     except ValidationError as error:
-        errors = error.errors(include_url=False)
-        try:
-            return _validated(kind, _with_numbers(kind, values, errors))
-        except ValidationError:
-            raise _in_words(kind, values, errors, name, see) from error
+        values = _with_numbers(kind, values, error.errors(include_url=False))
+    try:
+        return _validated(kind, values)
+    except ValidationError as error:
+        raise _in_words(kind, values, error.errors(include_url=False), name, see) from error
 
 
 def check_dataclass(section: Any, name: str = "") -> None:

@@ -123,9 +123,9 @@ class FinetuneConfig:
     order of examples, and dropout."""
     epochs: PositiveInt | None = None
     """Maximum number of passes over the train split; null is 10, or 3 with more than 5,000 examples."""
-    patience: PositiveInt = 3
-    """Training ends after this many epochs without a better dev score. The weights of the best epoch are then scored on
-    the test split."""
+    patience: PositiveInt | None = 3
+    """Training ends after this many epochs without a better dev score; null trains all epochs. The weights of the best
+    epoch are then scored on the test split. With few labels, three epochs can be too few steps to learn anything."""
     learning_rate: PositiveFloat | None = None
     """Peak learning rate; null is 2e-5, 2e-4 for `lora`, 1e-2 for `linear_probe`."""
     warmup_fraction: Fraction = 0.06

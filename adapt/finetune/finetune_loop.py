@@ -74,6 +74,7 @@ def train(course: LoopInput, settings: "FinetuneSettings", seed: int, loss_scali
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     batch, examples = settings.finetune.batch_size, len(course.masses)
     steps = math.ceil(examples / batch)
+    patience = settings.finetune.patience or settings.epochs
     history, best = History(), [parameter.detach().clone() for parameter in parameters]
     for epoch in range(settings.epochs):
         order = np.random.default_rng([seed, epoch]).permutation(examples)
@@ -99,7 +100,7 @@ def train(course: LoopInput, settings: "FinetuneSettings", seed: int, loss_scali
         if score > before:
             history.best_epoch = epoch + 1
             _copy(parameters, best)
-        elif epoch + 1 - history.best_epoch >= settings.finetune.patience:
+        elif epoch + 1 - history.best_epoch >= patience:
             break
     _copy(best, parameters)
     return history

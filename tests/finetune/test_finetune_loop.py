@@ -13,7 +13,7 @@ TARGETS = torch.from_numpy(np.random.default_rng(1).normal(size=(20, 1)).astype(
 
 
 def run(
-    scores: list[float], patience: int = 3, rate: float = 0.1, at_once: int | None = None
+    scores: list[float], patience: int | None = 3, rate: float = 0.1, at_once: int | None = None
 ) -> tuple[nn.Linear, list[torch.Tensor], History]:
     torch.manual_seed(0)
     module, seen = nn.Linear(4, 1), []
@@ -50,6 +50,11 @@ def test_the_weights_of_the_best_epoch_are_restored(scores: list[float], ran: in
     assert torch.equal(module.weight, seen[best - 1])
     assert not torch.equal(seen[0], seen[-1])
     assert not module.training
+
+
+def test_without_patience_all_epochs_are_trained() -> None:
+    _, _, history = run([0.1, 0.1, 0.1, 0.1, 0.1, 0.2], patience=None)
+    assert (len(history.curve), history.best_epoch) == (6, 6)
 
 
 @pytest.mark.parametrize("at_once", [None, 1, 3, 8, 100])
