@@ -344,8 +344,7 @@ def _fine_tuning(finetune: FinetuneConfig, tasks: Sequence[TaskEvidence], dimens
     trains = finetune.mode in ("fine_tune", "lora")
     tokens, flops = 0, 0.0
     for task in tasks:
-        epochs = finetune.epochs or (3 if task.examples > 5000 else 10)
-        seen = task.tokens * (epochs * len(finetune.seeds) if trains else 1)
+        seen = task.tokens * (finetune.epochs_of(task.examples) * len(finetune.seeds) if trains else 1)
         tokens += seen
         if dimensions:
             work = Workload(min(task.tokens / task.examples, finetune.max_length), predicted=0.0)

@@ -13,7 +13,14 @@ from typing import Any, NoReturn
 
 import yaml
 
-from adapt.cli.draft_length import SMALL_MODEL, TAPT_EXAMPLES, DraftLength, ModelProperties, tapt_examples
+from adapt.cli.draft_length import (
+    SMALL_MODEL,
+    TAPT_EXAMPLES,
+    DraftLength,
+    ModelProperties,
+    finetune_epochs,
+    tapt_examples,
+)
 from adapt.cli.inspect_files import (
     CorpusProperties,
     TaskProperties,
@@ -47,6 +54,8 @@ outside the domain: the loss on this text before and after training shows what t
 Face id or a folder; the default is the small demo model. --force replaces files that exist."""
 OPTIONS = ("task", "general", "model", "out", "force", "help")
 """Options of `dontstop init`, for shell completion."""
+_SMALL_RATE = "5.0e-4"
+"""Learning rate of models with fewer than SMALL_MODEL parameters."""
 _DEV_SHARE = 0.1
 """Share of the train split that becomes the dev split if there is none. A missing test split gets the same share."""
 
@@ -296,7 +305,17 @@ class Draft:
         if tapt_examples(look) != TAPT_EXAMPLES:
             lines.append("tapt:")
             lines.append(_with_comment(f"  batch_examples: {tapt_examples(look)}", "# examples in one step of tapt"))
-        return "\n".join(lines)
+        return "\n".join([*lines, *self._finetune(look)])
+
+    def _finetune(self, look: TaskProperties) -> list[str]:
+        """Writes settings of fine-tuning for small models and few labels; none if the defaults suit."""
+        lines = []
+        if self.model.parameters < SMALL_MODEL:
+            lines.append(_with_comment(f"  learning_rate: {_SMALL_RATE}", "# small models need a higher rate"))
+        if epochs := finetune_epochs(look):
+            lines.append(_with_comment(f"  epochs: {epochs}", "# few labels need many epochs"))
+            lines.append(_with_comment("  patience: null", "# trains all epochs"))
+        return ["finetune:", *lines] if lines else []
 
 
 def _kinds(text: CorpusProperties) -> str:
@@ -318,7 +337,7 @@ def _bad_share(text: CorpusProperties) -> float:
 
 def _rate(model: ModelProperties) -> str:
     if model.parameters < SMALL_MODEL:
-        return "5.0e-4"
+        return _SMALL_RATE
     return "5.0e-5" if model.is_causal else "1.0e-4"
 
 

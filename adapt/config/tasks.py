@@ -166,6 +166,10 @@ class FinetuneConfig:
         """Number of examples per forward pass on a device."""
         return min(self.micro_batch or self.batch_size, self.batch_size)
 
+    def epochs_of(self, examples: int) -> int:
+        """Returns the maximum number of epochs for a number of train examples."""
+        return self.epochs or (3 if examples > 5000 else 10)
+
 
 @dataclass(frozen=True)
 class HarnessConfig:

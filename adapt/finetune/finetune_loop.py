@@ -134,9 +134,6 @@ def _copy(source: list[Any], target: list[Any]) -> None:
 
 LEARNING_RATES = {"fine_tune": 2e-5, "lora": 2e-4, "linear_probe": 1e-2, "feature_extraction": 0.0}
 """The default peak learning rate of each mode. `feature_extraction` has no gradient steps, so its rate is not used."""
-EPOCHS, FEW_EPOCHS = 10, 3
-"""Default number of epochs, and default for tasks with more than MANY_EXAMPLES train examples."""
-MANY_EXAMPLES = 5000
 SAVABLE = {"bert": ("bert.pooler.dense", "classifier"), "roberta": ("classifier.dense", "classifier.out_proj")}
 """Model types whose classifier in transformers equals ours, with the names of the two layers of its head.
 For `tokens`, the head is one layer, `classifier`."""
@@ -165,7 +162,7 @@ class FinetuneSettings:
         longest = max_sequence_length(model)
         return cls(
             finetune,
-            finetune.epochs or (FEW_EPOCHS if examples > MANY_EXAMPLES else EPOCHS),
+            finetune.epochs_of(examples),
             finetune.pooling or pooling,
             min(finetune.max_length, longest or finetune.max_length),
         )

@@ -153,6 +153,13 @@ def test_a_folder_of_a_task_gives_its_splits() -> None:
     assert parse(["--config", "my.yaml"], "dontstop", JOBS["tapt"].kind).task == config.task
 
 
+@pytest.mark.parametrize(("train", "epochs", "patience"), [(100, 43, None), (470, None, 3)])
+def test_fine_tuning_suits_few_labels_and_a_small_model(train: int, epochs: int | None, patience: int | None) -> None:
+    folder = write_task(Path("task"), train=train, dev=40, test=40)
+    finetune = written("--task", folder, kind=JOBS["tapt"].kind).finetune
+    assert (finetune.epochs, finetune.patience, finetune.learning_rate) == (epochs, patience, 5e-4)
+
+
 def test_missing_dev_and_test_are_split_off_train() -> None:
     examples = labelled(200, 0)
     write(Path("all.jsonl"), examples + examples[:50])

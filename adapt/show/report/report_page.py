@@ -346,7 +346,7 @@ def _of_runs(row: Row, results: Results) -> Iterator[str]:
         if degenerate:
             yield (
                 f"{label}, seed {', '.join(degenerate)}: the model predicts one class only. Its score is included in"
-                " the means. If training ended early, raise finetune.patience; otherwise raise finetune.epochs."
+                " the means. If training ended early, set finetune.patience to null; otherwise raise finetune.epochs."
             )
     if most == 1:
         yield "each recipe has one seed, so the variation between fine-tuning runs is not measured."

@@ -35,7 +35,7 @@ def test_a_clean_study_has_none(tmp_path):
         "Transductive: DAPT+TAPT†",
         "acl_arc: 52 of 139 test texts are also in train",
         "acl_arc: RoBERTa, seed 3: the model predicts one class only. Its score is included in the means. If training "
-        "ended early, raise finetune.patience",
+        "ended early, set finetune.patience to null",
         "chemprot: classes of dev or test that train does not have: CPR-13",
         "chemprot: 3 of 600 texts of test were truncated",
         "scierc: 3 train texts occur again with another label",
