@@ -47,7 +47,8 @@ def test_recipes_have_equal_budgets_and_seeds_that_no_trial_had(file: Path) -> N
 TINY = {"rate": "5e-4", "head_rate": "5e-4", "space": "tiny"}
 SETTINGS = [
     *(("study_forgetting", {}, 4), ("study_labels", {}, 4), ("study_text", {}, 4), ("study_labels", TINY, 4)),
-    *(("study_text", TINY, 4), ("study_labels", {**TINY, "space": "short"}, 2)),
+    *(("study_text", TINY, 4), ("study_text", {**TINY, "space": "short"}, 2)),
+    ("study_labels", {**TINY, "space": "rates"}, 4),
     *(("study_controls", {}, 2), ("study_controls", {**TINY, "space": "short"}, 2)),
     *(("study_decoder", {}, 2), ("study_advice", {}, 2)),
 ]
