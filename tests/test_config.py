@@ -51,7 +51,7 @@ def test_lists_are_not_shared_between_configurations() -> None:
 
 def test_an_error_names_the_wrong_field_and_not_a_text_that_is_a_number() -> None:
     assert read_fields(FinetuneConfig, {"epochs": "40", "patience": None}).epochs == 40
-    with pytest.raises(ConfigError, match="^finetune.patience takes int or null, not long"):
+    with pytest.raises(ConfigError, match=r"^finetune\.patience takes int or null, not long"):
         read_fields(FinetuneConfig, {"epochs": "40", "patience": "long"}, "finetune")
 
 
