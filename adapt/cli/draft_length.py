@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from adapt.cli.inspect_files import TaskProperties
-from adapt.config import FinetuneConfig
 from adapt.model.architecture import max_sequence_length
 from adapt.model.demo_checkpoint import NAME as DEMO
 from adapt.model.demo_checkpoint import demo_folder, is_complete
@@ -24,8 +23,6 @@ _FEWEST_STEPS, _WANTED_STEPS, _MOST_STEPS = 20, 200, 12_500
 _MOST_EPOCHS, _TAPT_EPOCHS = 10, 100
 TAPT_EXAMPLES = 256
 """Usual number of examples per optimizer step when training on the text of a task."""
-_FINETUNE_STEPS = 300
-"""Number of fine-tuning steps that a task with few labels gets (docs/science/dapt-tapt.md)."""
 
 
 @dataclass(frozen=True)
@@ -115,13 +112,6 @@ def _bound(steps: int, step_tokens: float, model: ModelProperties, on_gpu: bool)
     affordable = _MOST_STEPS if on_gpu else round(_CPU_WORK / (6 * model.parameters * step_tokens))
     most = max(_FEWEST_STEPS, affordable if affordable < 100 else round(affordable, -1))
     return most if steps > most else None
-
-
-def finetune_epochs(task: TaskProperties) -> int | None:
-    """Returns the number of fine-tuning epochs of a task with few labels, or None if the default has enough steps."""
-    default = FinetuneConfig()
-    needed = ceil(_FINETUNE_STEPS / ceil(task.documents / default.batch_size))
-    return needed if needed > default.epochs_of(task.documents) else None
 
 
 def tapt_examples(task: TaskProperties) -> int:

@@ -18,7 +18,6 @@ from adapt.cli.draft_length import (
     TAPT_EXAMPLES,
     DraftLength,
     ModelProperties,
-    finetune_epochs,
     tapt_examples,
 )
 from adapt.cli.inspect_files import (
@@ -29,7 +28,7 @@ from adapt.cli.inspect_files import (
     plain_name,
     split_paths,
 )
-from adapt.config import CorpusConfig
+from adapt.config import CorpusConfig, FinetuneConfig
 from adapt.corpus import heldout, profile_sample, text_profile
 from adapt.corpus.files import formats, manifest, records
 from adapt.job.job_text import TextOutlook, legibility_words
@@ -312,7 +311,7 @@ class Draft:
         lines = []
         if self.model.parameters < SMALL_MODEL:
             lines.append(_with_comment(f"  learning_rate: {_SMALL_RATE}", "# small models need a higher rate"))
-        if epochs := finetune_epochs(look):
+        if epochs := FinetuneConfig().more_epochs(look.documents):
             lines.append(_with_comment(f"  epochs: {epochs}", "# few labels need many epochs"))
             lines.append(_with_comment("  patience: null", "# trains all epochs"))
         return ["finetune:", *lines] if lines else []

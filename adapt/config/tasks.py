@@ -4,6 +4,7 @@ The standard evaluations are tasks of lm-evaluation-harness and of MTEB.
 """
 
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any, Literal
 
 from adapt.config.fields import (
@@ -169,6 +170,19 @@ class FinetuneConfig:
     def epochs_of(self, examples: int) -> int:
         """Returns the maximum number of epochs for a number of train examples."""
         return self.epochs or (3 if examples > 5000 else 10)
+
+    def more_epochs(self, examples: int) -> int | None:
+        """Returns the number of epochs that a task with few labels needs, or None if `epochs_of` is enough.
+
+        The number makes 300 steps. With 100 labels and the default of 10 epochs, models can predict the most frequent
+        class only (docs/science/dapt-tapt.md).
+        """
+        needed = ceil(300 / self.steps_per_epoch(examples))
+        return needed if needed > self.epochs_of(examples) else None
+
+    def steps_per_epoch(self, examples: int) -> int:
+        """Returns the number of optimizer steps of an epoch, for a number of train examples."""
+        return ceil(examples / self.batch_size)
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def train(course: LoopInput, settings: "FinetuneSettings", seed: int, loss_scali
     scaler = torch.amp.GradScaler(enabled=loss_scaling)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     batch, examples = settings.finetune.batch_size, len(course.masses)
-    steps = math.ceil(examples / batch)
+    steps = settings.finetune.steps_per_epoch(examples)
     patience = settings.finetune.patience or settings.epochs
     history, best = History(), [parameter.detach().clone() for parameter in parameters]
     for epoch in range(settings.epochs):

@@ -26,7 +26,7 @@ from adapt.stage.text_sources import TaskSplit
 from adapt.statistics.seeds import Spread, spread
 from adapt.support.better import Less, More
 from adapt.task.prepare_task import TaskPrepared, check_task, prepare_task
-from adapt.terminal.console import duration
+from adapt.terminal.console import duration, say_once
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,11 +191,28 @@ class Finetune(Stage[Finetuned]):
 
         start, resources = self.start.made(done), self.config.resources
         check_weights(start.model)
+        if hint := few_steps(self.config, done[self.task].result.examples["train"]):
+            say_once(hint)
         connect(resources)
         measured = run_finetuning(FinetuneRun(self.config, start, str(done[self.task].path), self.seed), folder)
         finetuned = Finetuned(**measured, transductive=self.start.knows(done))
         cost = cost_of(finetuned.device_seconds, resources.price_per_device_hour)
         return Outcome(finetuned, cost, {"micro_batch": self.config.finetune.passing})
+
+
+def few_steps(config: Config, examples: int) -> str:
+    """Returns a warning if training can end after fewer than 50 steps without a better dev score; empty otherwise."""
+    finetune = config.finetune
+    if finetune.mode == "feature_extraction" or not finetune.patience:
+        return ""
+    steps, epochs = finetune.steps_per_epoch(examples), finetune.more_epochs(examples)
+    if steps * finetune.patience >= 50 or finetune.patience >= finetune.epochs_of(examples):
+        return ""
+    return (
+        f"task {config.task.name}: {examples} train examples make {steps} steps per epoch, so finetune.patience"
+        f" {finetune.patience} can end training before the model has learnt anything; set finetune.patience to null"
+        f"{f' and finetune.epochs to {epochs}' if epochs else ''}"
+    )
 
 
 @dataclass(frozen=True)

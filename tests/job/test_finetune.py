@@ -1,6 +1,7 @@
 """Tests which fields the keys of fine-tuning depend on, and which tasks are refused. No model is trained."""
 
 import json
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from adapt.config import Config, FinetuneConfig, TaskConfig
 from adapt.job.training_jobs import FINETUNE_JOB, finetune_stages, runs, tapt_stages
 from adapt.parse import check_config
 from adapt.stage.context import Context
-from adapt.stage.finetuning import Finetune
+from adapt.stage.finetuning import Finetune, few_steps
 from adapt.support.errors import ConfigError, ModelError
 from tests.job.worlds import SPLITS, differing, task_world
 
@@ -100,6 +101,24 @@ def test_each_seed_has_a_stage_and_the_scores_combine_them(config: Config) -> No
     assert scores.runs == runs(context)  # Chains call `runs` to fine-tune with each seed separately.
     assert scores.runs["4"] != scores.runs["7"]
     assert scores.runs["4"] == run_of(config, 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "examples", "words"),
+    [
+        ({}, 100, "make 7 steps per epoch.*patience 3 .*patience to null and finetune.epochs to 43$"),
+        ({"epochs": 60}, 100, "patience to null$"),
+        ({}, 272, ""),  # 3 epochs of 17 steps
+        ({"patience": None}, 100, ""),
+        ({"epochs": 3}, 100, ""),
+        ({"mode": "feature_extraction"}, 100, ""),
+    ],
+)
+def test_few_steps_before_patience_ends_are_said(
+    config: Config, changes: dict[str, Any], examples: int, words: str
+) -> None:
+    said = few_steps(replace(config, finetune=FinetuneConfig(**changes)), examples)
+    assert re.search(words, said) if words else not said
 
 
 def test_a_start_model_from_another_stage_is_an_input_and_changes_the_key(config: Config) -> None:
