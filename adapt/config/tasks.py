@@ -180,6 +180,12 @@ class FinetuneConfig:
         needed = ceil(300 / self.steps_per_epoch(examples))
         return needed if needed > self.epochs_of(examples) else None
 
+    def may_end_early(self, examples: int) -> bool:
+        """Returns whether training can end after fewer than 50 steps without a better dev score."""
+        if self.mode == "feature_extraction" or not self.patience or self.patience >= self.epochs_of(examples):
+            return False
+        return self.steps_per_epoch(examples) * self.patience < 50
+
     def steps_per_epoch(self, examples: int) -> int:
         """Returns the number of optimizer steps of an epoch, for a number of train examples."""
         return ceil(examples / self.batch_size)

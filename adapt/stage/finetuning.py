@@ -201,13 +201,11 @@ class Finetune(Stage[Finetuned]):
 
 
 def few_steps(config: Config, examples: int) -> str:
-    """Returns a warning if training can end after fewer than 50 steps without a better dev score; empty otherwise."""
+    """Returns a warning if patience can end training after few steps; empty otherwise."""
     finetune = config.finetune
-    if finetune.mode == "feature_extraction" or not finetune.patience:
+    if not finetune.may_end_early(examples):
         return ""
     steps, epochs = finetune.steps_per_epoch(examples), finetune.more_epochs(examples)
-    if steps * finetune.patience >= 50 or finetune.patience >= finetune.epochs_of(examples):
-        return ""
     return (
         f"task {config.task.name}: {examples} train examples make {steps} steps per epoch, so finetune.patience"
         f" {finetune.patience} can end training before the model has learnt anything; set finetune.patience to null"

@@ -154,6 +154,7 @@ DEBERTA_3 = ModelFacts("deberta-v2", is_detector=True)
 NEW_HEAD = configured(model=ModelConfig(head="new"))
 PHASES = configured(training=TrainingConfig(phases=[PhaseConfig(steps=1)]))
 STABLE = configured(training=TrainingConfig(optimizer="stable_adamw"))
+ALL_EPOCHS = configured(finetune=FinetuneConfig(patience=None))
 COLD = configured(training=TrainingConfig(warmup_steps=0))
 RTD = ObjectiveConfig("rtd")
 
@@ -198,6 +199,8 @@ SPEAKS: list[tuple[str, Case, Case]] = [
     ("words_are_cut", case(general=text(fertility=0.9)), case(general=text(fertility=0.95))),
     ("task_is_small", case(config=PLAIN, tasks=[task(examples=1999)]), case(config=PLAIN, tasks=[task(examples=2000)])),
     ("task_is_small", case(config=PLAIN, tasks=[task(examples=100)]), case(tasks=[task(examples=100)])),
+    ("steps_are_few", case(tasks=[task(examples=256)]), case(tasks=[task(examples=257)])),
+    ("steps_are_few", case(tasks=[task(examples=100)]), case(config=ALL_EPOCHS, tasks=[task(examples=100)])),
     ("texts_leak", case(tasks=[task(leaked=1)]), case()),
     ("head_is_missing", case(config=configured(model=ModelConfig(head="new"))), case()),
     ("head_is_missing", case(has_head=False), case()),
