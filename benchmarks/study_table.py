@@ -53,17 +53,20 @@ def table(study: Mapping[str, Any]) -> Table:
 def losses(study: Mapping[str, Any]) -> Table | None:
     """Makes the table of held-out losses: a row for the base model, and a row per model that the study trained.
 
-    Returns None if the study measured no losses. All models must start from one base model.
+    Returns None if the study measured no losses, or if models were measured on different texts, so that the base model
+    has several losses.
 
     Args:
         study: content of the JSON file.
     """
-    if not study["losses"]:
-        return None
     measured = list(study["losses"].values())
+    if not measured or any(of.keys() != measured[0].keys() for of in measured):
+        return None
     texts = [text for text in measured[0] if text not in ("tokens", "device_hours")]
-    (before,) = {tuple(of[text]["before"] for text in texts) for of in measured}
-    rows = [["base", "0", *(f"{loss:.3f}" for loss in before)]]
+    before = {tuple(of[text]["before"] for text in texts) for of in measured}
+    if len(before) > 1:
+        return None
+    rows = [["base", "0", *(f"{loss:.3f}" for loss in before.pop())]]
     for label, of in study["losses"].items():
         rows.append([label, f"{of['tokens'] / 1e6:.1f} M", *(f"{of[text]['after']:.3f}" for text in texts)])
     return Table(["model", "tokens", *(f"loss, {text}" for text in texts)], rows)
