@@ -244,7 +244,6 @@ def _tasks_are_apart(case: Case) -> Finding | None:
     "and on other tasks from 49.8 to 48.5. After interpolation with the base model, the scores are 74.8 and 50.0. On "
     "replay: arXiv 2403.08763. In our study with BERT-tiny, replay lowers the loss on two domains by 0.147 nats (0.139 "
     "to 0.156) and forgetting of general text by 0.063 (0.038 to 0.089; docs/science/forgetting.md)",
-    checked="holds",
 )
 def _cheap_answers_first(case: Case) -> Finding | None:
     if not (case.evidence.corpus and case.evidence.general):

@@ -13,13 +13,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from adapt.cli.draft_length import (
-    SMALL_MODEL,
-    TAPT_EXAMPLES,
-    DraftLength,
-    ModelProperties,
-    tapt_examples,
-)
+from adapt.cli.draft_length import SMALL_MODEL, TAPT_EXAMPLES, DraftLength, ModelProperties, tapt_examples
 from adapt.cli.inspect_files import (
     CorpusProperties,
     TaskProperties,
