@@ -1,7 +1,9 @@
 """Draws the figures of docs/science from the result files in docs/science/data: `python scripts/figures.py`."""
 
 import csv
+import json
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -10,10 +12,12 @@ from matplotlib import pyplot
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 BLUE, GREY = "#3f51b5", "#888888"
+COLORS = ["#3f51b5", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7"]
+"""Colors of recipes that people with color blindness can tell apart."""
 
 
 def main() -> None:
-    """Draws three figures: the methods on five domains, the contributions of the parts of DAS, and the findings."""
+    """Draws the methods on five domains, the parts of DAS, the findings, and the gain by number of labels."""
     methods = rows_of("methods_five.csv")
     forest(
         [f"{row['method']} ({row['best_setting'].removeprefix('defaults: ')})" for row in methods if row["difference"]],
@@ -35,6 +39,7 @@ def main() -> None:
         "difference [nats per token]; below 0 is better",
         DOCS / "figures" / "findings.svg",
     )
+    gains_by_labels(["study_labels_part.json"], DOCS / "figures" / "labels.svg")
 
 
 def rows_of(name: str) -> list[dict[str, str]]:
@@ -63,6 +68,49 @@ def forest(labels: list[str], intervals: list[tuple[float, float, float]], title
     axes.grid(axis="x", alpha=0.3)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(left=False)
+    figure.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def gains_by_labels(names: list[str], file: Path) -> None:
+    """Draws a panel per task: each recipe's gain over the base model in points of F1, by the number of labels.
+
+    Args:
+        names: result files of benchmarks/study_labels.yaml.
+        file: the picture.
+    """
+    gains: dict[str, dict[str, dict[int, tuple[float, float, float]]]] = {}
+    margin = 0.0
+    for name in names:
+        study: dict[str, Any] = json.loads((DOCS / "science" / "data" / name).read_text("utf-8"))
+        margin = study["margin"]["points"]
+        for look in study["looks"]:
+            task, labels = look["row"].split(" \N{MIDDLE DOT} labels=")
+            for recipe, seen in look["found"].items():
+                gain = (100 * seen["difference"], 100 * seen["low"], 100 * seen["high"])
+                gains.setdefault(task, {}).setdefault(recipe, {})[int(labels)] = gain
+    recipes = list({recipe: None for by_recipe in gains.values() for recipe in by_recipe})
+    matplotlib.rcParams.update({"svg.hashsalt": file.name, "svg.fonttype": "none"})
+    figure, panels = pyplot.subplots(1, len(gains), figsize=(3.0 * len(gains), 2.9), sharey=True)
+    for axes, (task, by_recipe) in zip(panels, gains.items(), strict=True):
+        labels = sorted({number for each in by_recipe.values() for number in each})
+        axes.axhspan(-margin, margin, color=GREY, alpha=0.15, linewidth=0)
+        axes.axhline(0, color="black", linewidth=0.8)
+        for recipe, each in by_recipe.items():
+            shift = 0.11 * (recipes.index(recipe) - (len(recipes) - 1) / 2)
+            for place, number in enumerate(labels):
+                value, low, high = each[number]
+                color = COLORS[recipes.index(recipe)]
+                axes.plot([place + shift] * 2, [low, high], color=color, linewidth=2, solid_capstyle="butt")
+                axes.plot([place + shift], [value], "o", color=color, markersize=4)
+        axes.set_xticks(range(len(labels)), [f"{number:,}" for number in labels], fontsize=9)
+        axes.set_xlabel(f"labels of {task}", fontsize=9)
+        axes.grid(axis="y", alpha=0.3)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.tick_params(left=False, bottom=False, labelsize=9)
+    panels[0].set_ylabel("gain over the base model [points]", fontsize=9)
+    handles = [pyplot.Line2D([], [], marker="o", color=color) for color in COLORS[: len(recipes)]]
+    figure.legend(handles, recipes, loc="upper center", ncols=6, fontsize=9, frameon=False)
     figure.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None})
     pyplot.close(figure)
 
