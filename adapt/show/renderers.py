@@ -270,7 +270,8 @@ def _environment() -> Environment:
     return environment
 
 
-MARKUP = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|#"} | {"\n": " "})
+MARKUP = str.maketrans({each: f"\\{each}" for each in "\\`*_[]>|#"} | {"<": "&lt;", "\n": " "})
+"""Escapes of the characters that have a meaning in Markdown. Python-Markdown does not know the escape `\\<`."""
 
 
 def render_markdown(name: str, subtitle: str, sections: Sequence[Section]) -> str:
