@@ -19,6 +19,8 @@ _CPU_WORK = 6 * 4.4e6 * 1e6
 model on a million tokens, which takes minutes."""
 SMALL_MODEL = 20e6
 """Number of parameters below which a model gets a higher learning rate."""
+MEDIUM_MODEL = 50e6
+"""Number of parameters below which a model gets a higher learning rate of fine-tuning on few labels."""
 _FEWEST_STEPS, _WANTED_STEPS, _MOST_STEPS = 20, 200, 12_500
 _MOST_EPOCHS, _TAPT_EPOCHS = 10, 100
 TAPT_EXAMPLES = 256

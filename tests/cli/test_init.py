@@ -160,6 +160,16 @@ def test_fine_tuning_suits_few_labels_and_a_small_model(train: int, epochs: int 
     assert (finetune.epochs, finetune.patience, finetune.learning_rate) == (epochs, patience, 5e-4)
 
 
+@pytest.mark.parametrize(("train", "layers", "rate"), [(100, 6, 1e-4), (470, 6, None), (100, 24, None)])
+def test_a_medium_model_gets_a_higher_rate_on_few_labels(train: int, layers: int, rate: float | None) -> None:
+    about = {"model_type": "bert", "vocab_size": 30_522, "hidden_size": 384, "num_hidden_layers": layers}
+    Path("bert").mkdir()
+    Path("bert/config.json").write_text(json.dumps({**about, "architectures": ["BertForMaskedLM"]}))
+    Path("bert/tokenizer.json").write_text("{}")
+    folder = write_task(Path("task"), train=train, dev=40, test=40)
+    assert written("--task", folder, "--model", "bert", kind=JOBS["tapt"].kind).finetune.learning_rate == rate
+
+
 def test_missing_dev_and_test_are_split_off_train() -> None:
     examples = labelled(200, 0)
     write(Path("all.jsonl"), examples + examples[:50])
