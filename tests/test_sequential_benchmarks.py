@@ -134,3 +134,25 @@ def test_the_cost_of_a_longer_run_includes_the_steps_of_the_shorter_one() -> Non
     assert whole_hours({"device_hours": 0.2, "tokens": 1000}, 1000) == 0.2
     assert whole_hours({"device_hours": 0.2}, 1000) == 0.2
     assert whole_hours({}, 1000) is None
+
+
+@pytest.mark.parametrize("study", ["few_steps", "rates", "minilm_rates"])
+def test_studies_of_fixed_settings_compare_with_their_baseline(study: str) -> None:
+    source = read_chain(str(ROOT / "benchmarks" / f"{study}.yaml"), {"data": "data"})
+    nodes = study_nodes(source)
+    assert not any(node.is_search for node in nodes)
+    assert source.baseline in {node.values["recipe"] for node in nodes if node.name == "finetune"}
+
+
+def test_equal_rates_are_compared_with_the_models_of_the_controls() -> None:
+    let = {"data": "data", "model": "bert"}
+    controls = expand_chain(read_chain(str(ROOT / "benchmarks" / "study_controls.yaml"), {**let, **TINY}))
+    wanted = {"dapt": {"text": "partner", "task": "chemprot"}, "tapt": {"pool": "none", "task": "chemprot"}}
+    rates = expand_chain(read_chain(str(ROOT / "benchmarks" / "rates.yaml"), let))
+    models = [node for node in rates if node.name in wanted]
+    assert len(models) == 2
+    for model in models:
+        (same,) = [node for node in controls if node.name == model.name and node.values == wanted[model.name]]
+        ours, theirs = flat(model.config), flat(same.config)
+        changed = {name for name in ours if ours[name] != theirs[name] and not name.startswith("tune.")}
+        assert changed <= {"name", "finetune.learning_rate"}
