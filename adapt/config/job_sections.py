@@ -313,6 +313,11 @@ class TuneConfig:
     fresh_seeds: list[int] = field(default_factory=lambda: [1001, 1002, 1003, 1004, 1005])
     """The best trial and the unchanged configuration are repeated with these seeds, and only these repeats use the test
     split. An empty list skips the repeats."""
+    finalists: PositiveInt = 3
+    """Number of trials that also run with finalist_seeds. They are the best trials by the first objective."""
+    finalist_seeds: list[int] = field(default_factory=list)
+    """More fine-tuning seeds for the finalists. The best trial is then the finalist with the best mean on dev over
+    finetune.seeds and these seeds. An empty list chooses the best of all trials by finetune.seeds."""
     budget_device_hours: PositiveFloat | None = None
     """Budget of all trials together [device-hours]; a trial that is expected to exceed it is not started. null sets no
     limit."""

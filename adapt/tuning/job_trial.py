@@ -126,6 +126,11 @@ def _runs(job: Job, context: Context, final: Stage[Any]) -> dict[str, tuple[Fine
     return {task.name: _taught(replace(context, start=start), task) for task in tasks_in(context.config)}
 
 
+def with_more_seeds(config: Config, seeds: Sequence[int]) -> Config:
+    """Returns the configuration with more fine-tuning seeds."""
+    return replace(config, finetune=replace(config.finetune, seeds=[*config.finetune.seeds, *seeds]))
+
+
 def check_test_files(config: Config) -> None:
     """Checks that the files of the test splits exist, without reading them.
 

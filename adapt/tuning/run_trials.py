@@ -26,6 +26,8 @@ from adapt.tuning.search_stage import Search, TrialRow, best_first
 
 HOPELESS = (ClusterError, StorageError)
 """Types of errors that would occur in all trials. Such an error ends the search. Other errors end only their trial."""
+FINAL = -1
+"""Number of the turn in which a finalist also runs with `tune.finalist_seeds`, after all other turns of all trials."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Trials:
 
     def _trial(self, asked: Asked) -> job_trial.Trial:
         number, turn = asked
-        return self.search.trial({**self.values[number], **self.fewer.get(number, {})}, turn)
+        return self.search.trial({**self.values[number], **self.fewer.get(number, {})}, turn, turn == FINAL)
 
     def _begin_smaller(self, asked: Asked, error: DeviceMemoryError) -> None:
         """Restarts a turn (a part of a trial) with a smaller micro-batch.
@@ -109,14 +111,35 @@ class Trials:
         return {asked: self._answer(row) for asked, row in self.rows.items()}
 
     def last(self) -> list[TrialRow]:
-        """Returns the last result of each trial, in the order of the trials' numbers."""
+        """Returns the last result of each trial, in the order of the trials' numbers.
+
+        If a trial failed as a finalist, its result is the one that it had before.
+        """
         return [self._last(number) for number in sorted(self.values)]
 
     def _last(self, number: int) -> TrialRow:
-        rows = [self.rows[asked] for asked in sorted(self.rows) if asked[0] == number]
+        rows = [self.rows[asked] for asked in sorted(self.rows) if asked[0] == number and asked[1] != FINAL]
         first = self.search.config.tune.objectives[0]
         turns = {row.steps: row.figures[first].value for row in rows if row.steps and row.figures}
-        return replace(rows[-1], turns=turns)
+        final = self.rows.get((number, FINAL))
+        return replace(final if final and final.figures else rows[-1], turns=turns)
+
+    def run_finalists(self, look: Callable[[], Any]) -> None:
+        """Runs the finalists with more seeds. Does nothing if the search has no finalists.
+
+        Args:
+            look: called repeatedly, until all finalists have ended; calls `Trials.look`.
+
+        Raises:
+            AdaptError: all finalists failed, or one failed with an error that would occur in all trials.
+        """
+        finals = [(row.number, FINAL) for row in self.search.finalists(self.last())]
+        for asked in finals:
+            self.begin(asked, self.values[asked[0]])
+        while not self.rows.keys() >= {*finals}:
+            look()
+        if finals and self.first_error and not any(self.rows[asked].figures for asked in finals):
+            raise self.first_error
 
     def _failed(self, asked: Asked, key: str, error: BaseException) -> None:
         if isinstance(error, HOPELESS) or not isinstance(error, AdaptError):
@@ -126,7 +149,8 @@ class Trials:
 
     def _row(self, asked: Asked, key: str, figures: dict[str, Estimate], error: str) -> TrialRow:
         number, turn = asked
-        return TrialRow(number, self.values[number], key, figures, error, steps_after(self.search.config, turn))
+        steps = steps_after(self.search.config, turn)
+        return TrialRow(number, self.values[number], key, figures, error, steps, is_finalist=turn == FINAL)
 
     def _measured(self, asked: Asked, trial: job_trial.Trial, record: Record) -> None:
         figures = Finished.of(trial, record).result.figures
@@ -177,7 +201,7 @@ class Trials:
             return None
         most_expensive = max(self.hours([trial]) for trial in ended)
         to_end = number + 1 - len({asked[0] for asked in rows})  # trials whose values were refused cost nothing
-        expected = self.hours(ended) + most_expensive * to_end
+        expected = self.hours(ended) + most_expensive * to_end + self.search.finalist_hours(self.store)
         if expected > budget:
             log(
                 f"search: ends before trial {number}, because with this trial it would take about {expected:.2g}"
@@ -214,6 +238,7 @@ def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> 
         with live_table() as draw:
             watched, at_once = TrialsDisplay(trials, asked.count + 1, folder, draw), config.tune.at_once
             dispatch(board, at_once, scheduler, lambda turn: trials.begin(turn, board.values[turn[0]]), look)
+            trials.run_finalists(look)
     except BaseException:
         trials.work.is_given_up = True
         trackers.close(failed=True)
@@ -231,6 +256,7 @@ def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> 
 def _line(row: TrialRow, objectives: list[str]) -> str:
     """Returns the log line for the result of a trial at its end or at an earlier measurement."""
     values = job_trial.values_shown(row.values) + (f"; {row.steps} steps" if row.steps else "")
+    values += "; finalist" if row.is_finalist else ""
     if not row.figures:
         return f"trial {row.number}: failed: {row.error} ({values})"
     return f"trial {row.number}: {', '.join(f'{name} {row.figures[name].value:.4g}' for name in objectives)} ({values})"
@@ -302,7 +328,9 @@ def trials_now(trials: "Trials", count: int) -> TrialsNow:
     ]
     for row in best_first(list(ended.values()), objectives[0], trials.search.directions[objectives[0]])[:MOST_ROWS]:
         figures = [row.figures[name].value for name in objectives]
-        rows.append(TrialNow(row.number, _told(row.values), f"{row.steps} steps" if row.steps else "", figures))
+        reached = [f"{row.steps} steps"] if row.steps else []
+        reached += ["finalist"] if row.is_finalist else []
+        rows.append(TrialNow(row.number, _told(row.values), ", ".join(reached), figures))
     rows += [TrialNow(row.number, _told(row.values), redact(f"failed: {row.error}")) for row in failed[:MOST_ROWS]]
     return TrialsNow(count, len({number for number, _ in ended}), len(failed), objectives, rows)
 

@@ -27,7 +27,7 @@ from adapt.tuning.job_trial import DEV_SCORE, Configure, Trial, check_test_files
 from adapt.tuning.proposals import STEPS, Proposals, Space, check_bound, check_turns, draw, proposals
 from adapt.tuning.search_stage import Search
 
-SEEDS = ("seed", "finetune.seeds", "tune.seed", "tune.fresh_seeds")
+SEEDS = ("seed", "finetune.seeds", "tune.seed", "tune.fresh_seeds", "tune.finalist_seeds")
 """Fields that must not be searched, because the best seed would only be the luckiest seed."""
 DRAWS = 4
 """Number of random samples of the space that are tried to find out whether a field affects trials."""
@@ -47,6 +47,7 @@ def checked_search(search: Search) -> tuple[Space, Proposals]:
     space = read_space(search.space)
     check_turns(config, space)
     check_objectives(config, search.trial({}))
+    check_finalists(config, search.trial({}))
     if config.tune.scheduler != "none":
         if search.trial({}, 0) == search.trial({}):
             raise ConfigError(
@@ -183,15 +184,33 @@ def _holds_out(trial: Trial) -> bool:
 
 def check_fresh_seeds(config: Config) -> None:
     """Refuses fresh seeds that are repeated, out of range, or also used by trials of the search."""
-    fresh, seen = config.tune.fresh_seeds, {config.seed, *config.finetune.seeds}
-    if used := sorted({*fresh} & seen):
+    fresh, seen = config.tune.fresh_seeds, {config.seed, *config.finetune.seeds, *config.tune.finalist_seeds}
+    _check_seeds("tune.fresh_seeds", fresh, seen, "[1001, 1002, 1003]")
+
+
+def check_finalists(config: Config, trial: Trial) -> None:
+    """Refuses finalist seeds that are repeated, out of range, already used, or without effect on the first objective.
+
+    Raises:
+        ConfigError: a seed is wrong, the trial has no fine-tuning run, or the first objective is a loss.
+    """
+    tune = config.tune
+    if not tune.finalist_seeds:
+        return
+    _check_seeds("tune.finalist_seeds", tune.finalist_seeds, {*config.finetune.seeds}, "[2001, 2002, 2003]")
+    if not trial.runs or tune.objectives[0].startswith(("loss", "general")):
         raise ConfigError(
-            f"tune.fresh_seeds: the trials already use the seeds {used}", "use other seeds, such as [1001, 1002, 1003]"
+            f"tune.finalist_seeds are seeds of fine-tuning, but {tune.objectives[0]} does not depend on them",
+            "leave out tune.finalist_seeds, or make a score, such as dev_score, the first objective",
         )
-    if len({*fresh}) < len(fresh) or not all(0 <= seed < 2**63 for seed in fresh):
+
+
+def _check_seeds(field: str, seeds: list[int], used: set[int], example: str) -> None:
+    if again := sorted({*seeds} & used):
+        raise ConfigError(f"{field}: the trials already use the seeds {again}", f"use other seeds, such as {example}")
+    if len({*seeds}) < len(seeds) or not all(0 <= seed < 2**63 for seed in seeds):
         raise ConfigError(
-            f"tune.fresh_seeds is {fresh}: a seed is repeated or out of range",
-            "use different numbers from 0 to 2^63 - 1",
+            f"{field} is {seeds}: a seed is repeated or out of range", "use different numbers from 0 to 2^63 - 1"
         )
 
 

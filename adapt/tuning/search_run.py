@@ -63,7 +63,7 @@ class SearchAhead:
     count: int
     """Number of all trials, including trial 0."""
     device_hours: float | None
-    """Device-hours of all trials; None if the duration of a stage is not known."""
+    """Device-hours of all trials and finalists; None if the duration of a stage is not known."""
 
     @classmethod
     def of(cls, search: Search, store: Store) -> "SearchAhead":
@@ -74,7 +74,9 @@ class SearchAhead:
         """
         _, asked = search.check()
         trials = trials_ahead(search, asked, store)
-        return cls(search, trials, asked.count + 1, hours_of_all(trials, asked.count))
+        hours = hours_of_all(trials, asked.count)
+        hours = None if hours is None else hours + search.finalist_hours(store)
+        return cls(search, trials, asked.count + 1, hours)
 
     @property
     def to_run(self) -> int:
@@ -112,8 +114,11 @@ class SearchAhead:
         cost = "" if hours is None or price is None else f" (cost {hours * price:,.2f})"
         limit = "" if budget is None else f", and at most {budget:g} (tune.budget_device_hours)"
         later = self.count - len(self.trials)
+        among = f"All {self.count} trials"
+        if seeds := len(config.tune.finalist_seeds):
+            among += f", and {min(config.tune.finalists, self.count)} finalists with {seeds} more seeds,"
         more = f" The values of {later} further trials depend on the results of these." if later else ""
-        return f"All {self.count} trials will take {taken}{cost}{limit}.{more}"
+        return f"{among} will take {taken}{cost}{limit}.{more}"
 
 
 def trials_ahead(search: Search, asked: Proposals, store: Store) -> list[TrialAhead]:
@@ -162,8 +167,10 @@ def check_budget(search: Search, asked: Proposals, store: Store) -> None:
         return
     ahead = trials_ahead(search, asked, store)
     total, none = hours_of_all(ahead, asked.count), hours_of_all(ahead, 0)
-    if total is None or none is None or total <= budget:
+    finals = search.finalist_hours(store)
+    if total is None or none is None or total + finals <= budget:
         return
+    total, none = total + finals, none + finals
     most = floor((budget - none) * asked.count / (total - none)) if total > none else 0
     raise ConfigError(
         f"{asked.count} trials will take about {total:.3g} device-hours, but tune.budget_device_hours is {budget:g}",

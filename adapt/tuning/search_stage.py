@@ -1,6 +1,6 @@
 """Defines the stage `search`, which runs trials from a search space, and finds the best trial and the Pareto front."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from adapt.runner.files import write_atomically
 from adapt.runner.record import RECORD_FILE, Record
 from adapt.runner.stage import deciding, everything
 from adapt.show.blocks import Block, Cell, Table, TextBlock, summary
+from adapt.stage.budget import hours_of
 from adapt.stage.context import Context, root_of
 from adapt.support.better import better_directions
 from adapt.tuning import job_trial
@@ -47,6 +48,8 @@ class TrialRow:
     configured."""
     fitting: dict[str, int] = field(default_factory=dict)
     """Sizes of micro-batches that were reduced after a device ran out of memory, keyed by field."""
+    is_finalist: bool = False
+    """Whether the trial also ran with `tune.finalist_seeds`. Its figures are then means over all its seeds."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -63,9 +66,10 @@ class Searched:
     """Whether each objective is minimized (`min`) or maximized (`max`), keyed by objective."""
     trials: list[TrialRow]
     best: int
-    """Number of the trial that is best in the first objective."""
+    """Number of the trial that is best in the first objective. If there are finalists, it is one of them."""
     front: list[int]
-    """Numbers of the trials on the Pareto front: no other trial is at least as good in every objective."""
+    """Numbers of the trials on the Pareto front: no other trial is at least as good in every objective. If there are
+    finalists, the front has only finalists."""
     device_hours: float
     """Device-hours of the stages of all trials. Each stage counts once, even if it ran before the search."""
     stages: int
@@ -78,6 +82,8 @@ class Searched:
     """Limit for a second metric that the best trial must meet; None if there is no limit."""
     beyond: list[int] = field(default_factory=list)
     """Numbers of the trials that do not meet the bound."""
+    finalist_seeds: list[int] = field(default_factory=list)
+    """Fine-tuning seeds that only the finalists have; empty if there are no finalists."""
 
     @property
     def best_row(self) -> TrialRow:
@@ -85,7 +91,10 @@ class Searched:
         return next(row for row in self.trials if row.number == self.best)
 
     def in_order(self) -> list[TrialRow]:
-        """Returns the trials ordered by number of steps, then by the first objective. Failed trials come last."""
+        """Returns the finalists, then all other trials by number of steps, then by the first objective.
+
+        Failed trials come last.
+        """
         name, way = next(iter(self.objectives.items()))
         return best_first(self.trials, name, way) + [row for row in self.trials if not row.figures]
 
@@ -94,7 +103,7 @@ class Searched:
         judged = ["steps"] if any(row.steps for row in self.trials) else []
         rows: list[list[Cell | str]] = [
             [
-                f"{row.number}{'*' if row.number in self.front else ''}",
+                f"{row.number}{'*' if row.number in self.front else ''}{' (finalist)' if row.is_finalist else ''}",
                 *(str(row.steps) for _ in judged),
                 *(row.figures[name].cell(".4f") if name in row.figures else "failed" for name in self.objectives),
                 *(job_trial.value_text(row.values.get(name, "unchanged")) for name in fields),
@@ -112,6 +121,8 @@ class Searched:
             " at least as good in every objective. If there are several seeds, the 95% interval of a value is in"
             " brackets or below the value."
         )
+        if self.finalist_seeds:
+            note += f" Only finalists ran with tune.finalist_seeds ({', '.join(map(str, self.finalist_seeds))})."
         lines = [
             f"The trials took {self.device_hours:.3g} device-hours and {self.stages} stages. {self.shared} times a"
             " trial reused a stage of another trial.",
@@ -145,6 +156,8 @@ class Searched:
         goal = "lowest" if way == "min" else "highest"
         value = best.figures[name].value
         among = f"{len(self.trials)} trials"
+        if self.finalist_seeds:
+            among = f"{sum(row.is_finalist for row in self.trials)} finalists (of {among})"
         if self.bound:
             among = f"the trials within the bound (of {among})"
         if self.best in self.beyond:
@@ -163,7 +176,7 @@ SHOWN = 40
 
 
 def best_first(rows: Sequence[TrialRow], objective: str, way: str) -> list[TrialRow]:
-    """Returns the trials with results, ordered by number of steps (most first), then by an objective (best first).
+    """Returns the trials with results: finalists first, then by number of steps (most first), then by an objective.
 
     Args:
         rows: results of the trials.
@@ -172,7 +185,10 @@ def best_first(rows: Sequence[TrialRow], objective: str, way: str) -> list[Trial
     """
     sign = 1 if way == "min" else -1
     known = [row for row in rows if row.figures]
-    return sorted(known, key=lambda row: (-(row.steps or 0), sign * row.figures[objective].value, row.number))
+    return sorted(
+        known,
+        key=lambda row: (not row.is_finalist, -(row.steps or 0), sign * row.figures[objective].value, row.number),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,21 +227,28 @@ class Search(Stage[Searched]):
             **{name: getattr(tune, name) for name in ("searcher", "samples", "objectives", "seed")},
             "budget_device_hours": tune.budget_device_hours,
             **({"bound": {"metric": tune.bound.metric, "limit": tune.bound.limit}} if tune.bound else {}),
+            **({"finalists": tune.finalists, "finalist_seeds": tune.finalist_seeds} if tune.finalist_seeds else {}),
             **learns,
             **judged,
         }
 
-    def trial(self, values: Mapping[str, Any], turn: int = -1) -> job_trial.Trial:
+    def trial(self, values: Mapping[str, Any], turn: int = -1, is_finalist: bool = False) -> job_trial.Trial:
         """Returns the trial with these values, up to the end of part `turn`. The trial is tested on dev.
 
         A trial is measured at the end of each of its parts (turns). By default, the result is the whole trial.
+
+        Args:
+            values: values of the searched fields.
+            turn: number of the last part, from 0; -1 is the last part of the whole trial.
+            is_finalist: whether the trial also has the fine-tuning seeds of finalists.
 
         Raises:
             AdaptError: the values contradict each other.
         """
         steps = steps_after(self.config, turn)
         values = values if steps is None else {**values, STEPS: steps}
-        return self.measured(job_trial.on_dev(job_trial.named_by_values(self.configure(values), values)))
+        config = job_trial.on_dev(job_trial.named_by_values(self.configure(values), values))
+        return self.measured(job_trial.with_more_seeds(config, self.config.tune.finalist_seeds if is_finalist else []))
 
     @cached_property
     def directions(self) -> dict[str, str]:
@@ -245,6 +268,29 @@ class Search(Stage[Searched]):
         if not row.figures:
             return None
         return excess_of(bound, row.figures, self.directions[bound.metric] == "min") if bound else 0.0
+
+    def finalists(self, rows: Iterable[TrialRow]) -> list[TrialRow]:
+        """Returns the trials that run with more seeds: the best of the longest trials, best first.
+
+        Trials that exceed the bound come after trials that meet it. The list is empty without `tune.finalist_seeds`.
+        """
+        if not self.config.tune.finalist_seeds:
+            return []
+        measured = longest(rows)
+        return sorted(measured, key=self._rank)[: self.config.tune.finalists]
+
+    def _rank(self, row: TrialRow) -> tuple[float, float, int]:
+        """Returns a key that orders measured trials, the best trial first."""
+        name = self.config.tune.objectives[0]
+        return self.excess(row) or 0.0, _cost(row, name, self.directions[name]), row.number
+
+    def finalist_hours(self, store: Store) -> float:
+        """Returns the expected device-hours of the additional runs of all finalists; 0 if they are not known."""
+        if not self.config.tune.finalist_seeds:
+            return 0.0
+        plain = {stage.key for stage in everything([self.trial({})])}
+        more = [stage for stage in everything([self.trial({}, is_finalist=True)]) if stage.key not in plain]
+        return self.config.tune.finalists * sum(hours_of(stage, store) or 0.0 for stage in more)
 
     def measured(self, config: Config) -> job_trial.Trial:
         """Returns the stages of the trial with this configuration.
@@ -272,12 +318,10 @@ class Search(Stage[Searched]):
         space, asked = self.check()
         ran = run_trials(self, asked, Store(root_of(self.config)), folder)
         objectives = {name: self.directions[name] for name in self.config.tune.objectives}
-        longest = max(row.steps or 0 for row in ran.rows if row.figures)
-        measured = [row for row in ran.rows if row.figures and (row.steps or 0) == longest]
+        measured = [row for row in ran.rows if row.is_finalist] or longest(ran.rows)
         costs = [[_cost(row, name, way) for name, way in objectives.items()] for row in measured]
-        excess = {row.number: self.excess(row) or 0.0 for row in measured}
-        pairs = zip(costs, measured, strict=True)
-        best = min(pairs, key=lambda pair: (excess[pair[1].number], pair[0][0], pair[1].number))[1]
+        excess = {row.number: self.excess(row) or 0.0 for row in longest(ran.rows)}
+        best = min(measured, key=self._rank)
         searched = Searched(
             job=self.job.name,
             objectives=objectives,
@@ -290,11 +334,19 @@ class Search(Stage[Searched]):
             as_it_is=job_trial.values_in(self.config, space),
             bound=self.config.tune.bound,
             beyond=[number for number, over in excess.items() if over],
+            finalist_seeds=self.config.tune.finalist_seeds,
         )
         write_atomically(
             folder / BEST_FILE, job_trial.as_file(job_trial.settings_of(self.configure(best.settings), self.job))
         )
         return Outcome(searched, {"device_hours": ran.device_hours, "device_seconds": ran.device_hours * 3600})
+
+
+def longest(rows: Iterable[TrialRow]) -> list[TrialRow]:
+    """Returns the trials with results that trained for the largest number of steps."""
+    known = [row for row in rows if row.figures]
+    most = max((row.steps or 0 for row in known), default=0)
+    return [row for row in known if (row.steps or 0) == most]
 
 
 def _cost(row: TrialRow, objective: str, way: str) -> float:

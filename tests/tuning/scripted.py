@@ -1,6 +1,6 @@
 """Fakes a search and its trials. Their results are computed by a function of the tuned values, without training."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,10 +8,10 @@ from typing import Any
 
 from adapt.config import Config, TrainingConfig, TuneConfig
 from adapt.evaluate.measurements import Estimate
-from adapt.runner import Done, Outcome, Stage
+from adapt.runner import Done, Outcome, Stage, Store
 from adapt.support.errors import DeviceMemoryError
 from adapt.tuning.job_trial import TrialMeasured
-from adapt.tuning.search_stage import TrialRow
+from adapt.tuning.search_stage import Search, TrialRow
 
 Objective = Callable[[Mapping[str, Any]], float]
 
@@ -78,7 +78,17 @@ class ScriptedSearch:
     def configure(self, values: Mapping[str, Any]) -> Config:
         return self.config
 
-    def trial(self, values: Mapping[str, Any], turn: int = -1) -> Any:
+    def finalists(self, rows: Iterable[TrialRow]) -> list[TrialRow]:
+        return Search.finalists(self, rows)  # type: ignore[arg-type]
+
+    def _rank(self, row: TrialRow) -> tuple[float, float, int]:
+        return Search._rank(self, row)  # type: ignore[arg-type]
+
+    def finalist_hours(self, store: Store) -> float:
+        return 0.0
+
+    def trial(self, values: Mapping[str, Any], turn: int = -1, is_finalist: bool = False) -> Any:
         own = {name: value for name, value in values.items() if name != "training.micro_batch"}
+        own |= {"finalist": 1} if is_finalist else {}
         sequences = int(values.get("training.micro_batch", 8))
         return Scripted("scripted", own, self.objective, sequences, self.fitting, self.notes)

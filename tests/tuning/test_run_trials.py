@@ -92,7 +92,7 @@ def test_the_micro_batch_that_a_finished_training_took_is_kept(
     search = ScriptedSearch(score, tmp_path / "notes")
     training = Trained("training", {}, score, 8, 64, tmp_path / "notes")
     own = search.trial
-    monkeypatch.setattr(search, "trial", lambda values, turn=-1: replace(own(values, turn), runs={"its": training}))
+    monkeypatch.setattr(search, "trial", lambda values, *_: replace(own(values), runs={"its": training}))
     row = ended(search, {"a.x": 0.01}, tmp_path / "runs").rows[1, 0]
     assert row.settings == {"a.x": 0.01, **({"training.micro_batch": kept} if kept else {})}
 
@@ -116,7 +116,7 @@ def test_the_micro_batch_that_finished_fine_tuning_took_is_kept(
     search = ScriptedSearch(score, tmp_path / "notes")
     run = Taught("run", {}, score, 8, 64, tmp_path / "notes")
     own = search.trial
-    monkeypatch.setattr(search, "trial", lambda values, turn=-1: replace(own(values, turn), runs={"its": run}))
+    monkeypatch.setattr(search, "trial", lambda values, *_: replace(own(values), runs={"its": run}))
     row = ended(search, {}, tmp_path / "runs").rows[1, 0]
     assert row.settings == ({"finetune.micro_batch": kept} if kept else {})
 
@@ -149,7 +149,7 @@ def test_refused_trials_cost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     while not trials.rows:
         trials.look()
 
-    def refuse(values: Mapping[str, Any], turn: int = -1) -> Any:
+    def refuse(values: Mapping[str, Any], turn: int = -1, is_finalist: bool = False) -> Any:
         raise ConfigError("a.x and a.y contradict each other", "change one of them")
 
     monkeypatch.setattr(search, "trial", refuse)

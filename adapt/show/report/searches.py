@@ -32,13 +32,13 @@ def search_verdicts(searches: Sequence[FoundSearch]) -> list[FindingBlock]:
 def _gained(found: FoundSearch) -> str:
     objective, best, as_it_is = found.first, found.best, found.as_it_is
     chosen = (
-        f"Of {len(found.rows)} trials{_bounded(found)}, trial {best.number} is best on dev with {objective}"
+        f"Of {_compared(found)}{_bounded(found)}, trial {best.number} is best on dev with {objective}"
         f" {best.value(objective):.4g}"
     )
     if as_it_is and best is not as_it_is:
         chosen += f", compared with {as_it_is.value(objective):.4g} for your configuration"
     if best is as_it_is:
-        return f"Of {len(found.rows)} trials none was better on dev than your configuration."
+        return f"Of {_compared(found)} none was better on dev than your configuration."
     if not found.confirmed:
         return f"{chosen}. The best of many trials is partly best by chance: only fresh seeds can show its gain."
     figures, seeds = found.confirmed["fresh"], len(found.confirmed["seeds"])
@@ -53,6 +53,13 @@ def _gained(found: FoundSearch) -> str:
     )
     few = f" {FEW_SEEDS}" if _are_few(seeds) else ""
     return f"{chosen}. With {seeds} fresh seeds, this trial changes {gains}.{luck}{few}"
+
+
+def _compared(found: FoundSearch) -> str:
+    """Names the trials among which the best one was chosen."""
+    trials = f"{len(found.rows)} trials"
+    finalists = sum(trial.is_finalist for trial in found.trials)
+    return f"{finalists} finalists ({trials})" if finalists else trials
 
 
 def _bounded(found: FoundSearch) -> str:
@@ -147,6 +154,8 @@ def _tables(found: FoundSearch) -> list[Block]:
         f" {metrics['stages']} stages and took {hours(metrics['device_hours'], 'device-')}. {metrics['shared']} times a"
         " trial reused a stage of another trial."
     )
+    if seeds := metrics.get("finalist_seeds"):
+        note += f" Only finalists ran with tune.finalist_seeds ({', '.join(map(str, seeds))})."
     note += f" {FRONT} marks trials for which no other trial is at least as good in every objective." if several else ""
     blocks: list[Block] = [Table(header, rows[:SHOWN_TRIALS], f"{found.label}: trials of {metrics['job']}", note)]
     if rest := rows[SHOWN_TRIALS:]:
@@ -187,6 +196,7 @@ def _row(found: FoundSearch, place: int, several: bool) -> list[Cell | str]:
     trial = found.trials[place]
     is_best = trial.number == found.best.number
     name = f"{trial.number}, unchanged" if trial.number == 0 else str(trial.number)
+    name += ", finalist" if trial.is_finalist else ""
     mark = FRONT if several and trial in found.front else ""
     figures = [
         Cell(f"{trial.value(name):.4f}", _interval(trial.figures[name]), strong=is_best) for name in found.objectives

@@ -222,7 +222,9 @@ class FoundTrial:
     key: str
     """Key of the stage that ran the trial."""
     rank: int
-    """Rank of the trial by the first objective. The best trial has rank 0."""
+    """Rank of the trial by the first objective, finalists first. The best trial has rank 0."""
+    is_finalist: bool = False
+    """Whether the trial ran with more seeds than other trials."""
 
     def value(self, objective: str) -> float:
         """Returns the trial's value of an objective."""
@@ -298,10 +300,18 @@ def _found(label: str, record: Record, confirmed: Mapping[str, Any] | None) -> F
     known = [row for row in metrics["trials"] if row["figures"]]
     longest = max((row["steps"] or 0 for row in known), default=0)
     whole = [row for row in known if (row["steps"] or 0) == longest]
-    whole.sort(key=lambda row: (row["figures"][first]["value"] * (1 if way == "min" else -1), row["number"]))
+    sign = 1 if way == "min" else -1
+    whole.sort(key=lambda row: (not row.get("is_finalist"), row["figures"][first]["value"] * sign, row["number"]))
     as_it_is = metrics.get("as_it_is") or {}
     trials = [
-        FoundTrial(row["number"], {**as_it_is, **row["values"]}, row["figures"], row["key"], rank)
+        FoundTrial(
+            row["number"],
+            {**as_it_is, **row["values"]},
+            row["figures"],
+            row["key"],
+            rank,
+            row.get("is_finalist", False),
+        )
         for rank, row in enumerate(whole)
     ]
     fields = list(dict.fromkeys(name for row in metrics["trials"] for name in row["values"]))
