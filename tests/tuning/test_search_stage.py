@@ -21,6 +21,7 @@ from tests.show.report.fake_studies import Fake
 
 jobs = pytest.fixture(drive.jobs)
 SAMPLES = 5
+FINALISTS = 2
 SPLITS = ("train", "dev")
 
 
@@ -36,6 +37,7 @@ def search(folder: Path, model: Path) -> list[str]:
         f"--task.{split}={write(folder / f'{split}.jsonl', labelled(16, len(split)))}" for split in ("train", "dev")
     ]
     given = {"finetune.seeds": [0], "finetune.epochs": 1, "tune.samples": SAMPLES, "tune.at_once": 2}
+    given |= {"tune.finalists": FINALISTS, "tune.finalist_seeds": [1]}
     options = [f"--{name}={json.dumps(value)}" for name, value in given.items()]
     return [
         f"--space={space}",
@@ -52,10 +54,13 @@ def search(folder: Path, model: Path) -> list[str]:
 
 
 def table(found: dict[str, Any]) -> list[Any]:
-    """Returns, for each trial of a finished search, its number, its values, its score on dev and its error."""
+    """Returns the number, values, score on dev and error of each trial, and whether it was a finalist."""
     record = json.loads((Path(found["path"]) / "stage.json").read_text())
     rows = record["metrics"]["trials"]
-    return [(row["number"], row["values"], row["figures"].get("dev_score"), row["error"]) for row in rows]
+    return [
+        (row["number"], row["values"], row["figures"].get("dev_score"), row["error"], row["is_finalist"])
+        for row in rows
+    ]
 
 
 @pytest.mark.slow
@@ -63,7 +68,8 @@ def test_a_search_that_is_killed_ends_with_the_same_table(jobs: Jobs, tiny_bert:
     undisturbed = jobs.start(tmp_path / "one", search(tmp_path / "data", tiny_bert), "tune.py")
     wanted = table(undisturbed.result())
     assert [row[0] for row in wanted] == [*range(SAMPLES + 1)]
-    assert all(score is not None and not error for _, _, score, error in wanted)
+    assert all(score is not None and not error for _, _, score, error, _ in wanted)
+    assert sum(is_finalist for *_, is_finalist in wanted) == FINALISTS
 
     killed = jobs.start(tmp_path / "two", search(tmp_path / "data", tiny_bert), "tune.py")
     killed.until(lambda: "trial 1: dev_score" in killed.err)
@@ -86,7 +92,7 @@ def test_a_search_that_is_killed_ends_with_the_same_table(jobs: Jobs, tiny_bert:
         process.kill()
     assert table(again.result()) == wanted
     # At least one fine-tuning run had finished before the kill and was not run again.
-    assert again.err.count("finetune: done") < SAMPLES + 1
+    assert again.err.count("finetune: done") < SAMPLES + 1 + FINALISTS
     assert status() == {"state": "finished"}
 
 
