@@ -27,7 +27,8 @@ from adapt.tuning.search_stage import Search, TrialRow, best_first
 HOPELESS = (ClusterError, StorageError)
 """Types of errors that would occur in all trials. Such an error ends the search. Other errors end only their trial."""
 FINAL = -1
-"""Number of the turn in which a finalist also runs with `tune.finalist_seeds`, after all other turns of all trials."""
+"""Number of the turn in which a finalist also runs with `tune.finalist_seeds`, after all other turns of all trials. Like
+the last turn, which `Search.trial` also calls -1, it has the whole training length."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,7 @@ class Trials:
             AdaptError: all finalists failed, or one failed with an error that would occur in all trials.
         """
         finals = [(row.number, FINAL) for row in self.search.finalists(self.last())]
+        self.first_error = None if finals else self.first_error  # an earlier trial's error is not the finalists' error
         for asked in finals:
             self.begin(asked, self.values[asked[0]])
         while not self.rows.keys() >= {*finals}:

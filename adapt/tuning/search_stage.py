@@ -290,7 +290,8 @@ class Search(Stage[Searched]):
             return 0.0
         plain = {stage.key for stage in everything([self.trial({})])}
         more = [stage for stage in everything([self.trial({}, is_finalist=True)]) if stage.key not in plain]
-        return self.config.tune.finalists * sum(hours_of(stage, store) or 0.0 for stage in more)
+        tune = self.config.tune
+        return min(tune.finalists, tune.samples + 1) * sum(hours_of(stage, store) or 0.0 for stage in more)
 
     def measured(self, config: Config) -> job_trial.Trial:
         """Returns the stages of the trial with this configuration.

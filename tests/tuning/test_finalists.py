@@ -76,9 +76,16 @@ def test_a_finalist_that_fails_keeps_its_earlier_result_but_is_no_finalist(tmp_p
     assert (row.figures["dev_score"].value, row.is_finalist) == (0.8, False)
 
 
-def test_a_search_whose_finalists_all_fail_has_failed(tmp_path: Path) -> None:
+def test_a_search_whose_finalists_all_fail_has_failed_with_their_error(tmp_path: Path) -> None:
+    """Trial 0 failed before, with another error."""
+
+    def objective(values: Mapping[str, Any]) -> float:
+        if values["n"] == 0:
+            raise DataError("no text", "add some")
+        return failing({1, 3})(values)
+
     with pytest.raises(AdaptError, match="no memory"):
-        ran(tmp_path, failing({1, 3}), finalists=2)
+        ran(tmp_path, objective, finalists=2)
 
 
 def with_finalists(search: Search, seeds: list[int], most: int = 3) -> Search:
@@ -132,6 +139,7 @@ def test_the_forecast_counts_the_runs_of_the_finalists(search: Search, tmp_path:
     tuned = replace(more.config.tune, searcher="grid", samples=2)
     more = replace(more, config=replace(more.config, tune=tuned))
     assert more.finalist_hours(store) == 3 * 2 * 2.0
+    assert with_finalists(more, [21, 22], 9).finalist_hours(store) == 3 * 2 * 2.0  # there are only three trials
     ahead = SearchAhead.of(more, store)
     assert ahead.device_hours == 3 * seeds * 2.0 + 12.0
     assert ahead.total().startswith("All 3 trials, and 3 finalists with 2 more seeds, will take about")
