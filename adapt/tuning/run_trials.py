@@ -27,8 +27,8 @@ from adapt.tuning.search_stage import Search, TrialRow, best_first
 HOPELESS = (ClusterError, StorageError)
 """Types of errors that would occur in all trials. Such an error ends the search. Other errors end only their trial."""
 FINAL = -1
-"""Number of the turn in which a finalist also runs with `tune.finalist_seeds`, after all other turns of all trials. Like
-the last turn, which `Search.trial` also calls -1, it has the whole training length."""
+"""Number of the turn in which a finalist also runs with `tune.finalist_seeds`, after all other turns of all trials.
+Like the last turn, which `Search.trial` also calls -1, it has the whole training length."""
 
 
 @dataclass(frozen=True)
