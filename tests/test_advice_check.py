@@ -110,6 +110,8 @@ def test_the_check_reads_the_advice_and_the_verdicts_of_a_study(
     for goal in run.build().goals:
         if isinstance(goal.stage, SeedLook):
             ensure(goal.stage, chain.store)
+    page = run.report().path.read_text(encoding="utf-8")
+    assert "examples of rarest class" in page  # the page shows the evidence of the advice
     main()
     shown = [[cell.strip() for cell in line.strip("|").split("|")] for line in capsys.readouterr().out.splitlines()]
     (row,) = (cells for cells in shown if cells[:2] == ["toy", TAPT] and len(cells) == 8)

@@ -121,7 +121,7 @@ class Advice:
             "Rules that apply",
             words=True,
         )
-        seen = self.evidence.blocks() if self.evidence else []
+        seen = self.evidence.blocks(record) if self.evidence else []
         regime = self.regime.shown(self.recommendations) if self.regime else []
         return [*summary(self._sentence()), *seen, *regime, remarks, self._recipes(), *map(TextBlock, lines)]
 

@@ -18,6 +18,7 @@ from adapt.config import Config, FinetuneConfig, TrainingConfig
 from adapt.config.job_config import TAPT_LENGTH
 from adapt.method.table import method_of
 from adapt.model.size import ModelSize
+from adapt.runner.record import Record
 from adapt.runner.store import Store
 from adapt.show.blocks import Block, Table, TextBlock
 from adapt.train.capacity.flops import Workload, forward_flops, training_flops, with_flops_as_steps, workload
@@ -140,7 +141,7 @@ class Evidence:
     overlap: float | None = None
     """Share of the most frequent words that the corpus and general text have in common, in samples of equal size."""
 
-    def blocks(self) -> list[Block]:
+    def blocks(self, record: Record) -> list[Block]:
         """Returns the tables of texts and tasks, and the share of words common to the corpus and general text."""
         texts = {
             "corpus": self.corpus,

@@ -97,9 +97,9 @@ class BenchmarksCompared:
             if row.is_main and (change := row.judged(model))
         }
 
-    def blocks(self, name: str) -> list[Block]:
+    def blocks(self, record: Record) -> list[Block]:
         """Shows a table of the scores, and warns of leaked items."""
-        return [*self._leaks(), self.table(name)]
+        return [*self._leaks(), self.table(record.name)]
 
     def table(self, name: str) -> Table:
         """Makes a table with one row per task, metric and model. The first model has no row."""
@@ -231,7 +231,7 @@ class ModelsCompared:
             for task, count in left.items():
                 blocks.append(TextBlock(f"{task}: {count} test texts that are also in train are left out."))
         if self.benchmarks:
-            blocks += self.benchmarks.blocks(record.name)
+            blocks += self.benchmarks.blocks(record)
         return [*blocks, TextBlock(f"Picture of the losses: {record.path / 'matrix.png'}")]
 
     def _verdict(self, number: int) -> Verdict:

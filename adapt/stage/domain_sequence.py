@@ -77,7 +77,7 @@ class SequenceResult(SequenceFigures):
             *([self.verdict().block()] if self.changes or not self.losses.columns else []),
             *summary(*self._sentences()),
             *(table for table in tables if table),
-            *(self.benchmarks.blocks(record.name) if self.benchmarks else []),
+            *(self.benchmarks.blocks(record) if self.benchmarks else []),
             Table(["metric", "value", "meaning"], rows, title, words=True),
             *(_of_method(table) for table in self.tables),
             *([Findings(warnings)] if warnings else []),

@@ -129,7 +129,7 @@ class Adapted(training_result.Trained, OneModel):
                 self.choice.sentence() if self.choice else "",
             ),
             *(of.table(f"{record.name}: retrieval") for of in retrieval),
-            *(self.benchmarks.blocks(record.name) if self.benchmarks else []),
+            *(self.benchmarks.blocks(record) if self.benchmarks else []),
             *self._losses(record.name, name),
             *([phases_table(self.phases, name)] if self.phases else []),
             *([Findings(faults)] if faults else []),

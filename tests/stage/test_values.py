@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 from collections import Counter
 from dataclasses import FrozenInstanceError, fields, is_dataclass
 from pathlib import Path
@@ -47,6 +48,13 @@ def test_all_kinds_of_stages_are_checked() -> None:
     ]
     assert sorted(found) == sorted(names(KINDS))
     assert len(found) > 15
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=names(KINDS))
+def test_a_result_is_shown_with_its_record(kind: type[Stage[Any]]) -> None:
+    """Reports call `blocks` of every result with the record of its stage."""
+    blocks = getattr(kind.result_type(), "blocks", None)
+    assert blocks is None or list(inspect.signature(blocks).parameters) == ["self", "record"]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=names(KINDS))

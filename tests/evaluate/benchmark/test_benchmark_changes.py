@@ -17,6 +17,7 @@ from adapt.evaluate.compared_models import BenchmarksCompared, TaskChange
 from adapt.evaluate.measurements import Estimate
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
+from adapt.runner.record import Record
 from adapt.support.errors import DataError
 from tests.evaluate.benchmark.tiny_tasks import items_with, mean_of
 from tests.samples import sentences
@@ -62,7 +63,8 @@ def test_leaked_items_are_left_out_of_the_second_change_and_of_the_verdict() -> 
     assert row.clean_scores["before"].value == pytest.approx(old[20:].mean())
     result = BenchmarksCompared(["before", "after"], {"before": 1, "after": 1}, [row], 13, 0.5)
     assert result.effects("after") == {"t": "equal"}
-    assert "t 20 of 60" in str(result.blocks("x")[0])
+    compared_stage = Record("benchmarks", "x", "k", 1, {}, {}, {}, {}, {}, {}, {}, "2026-11-26", Path())
+    assert "t 20 of 60" in str(result.blocks(compared_stage)[0])
     everything = compared(mean_of(old), mean_of(new), leaked=[*range(60)])
     assert (everything.leaked, everything.clean_changes) == (60, {})
     assert BenchmarksCompared(["before", "after"], {}, [everything], 13, 0.5).effects("after") == {}
