@@ -50,7 +50,7 @@ SETTINGS = [
     *(("study_text", TINY, 4), ("study_text", {**TINY, "space": "short"}, 2)),
     ("study_labels", {**TINY, "space": "rates"}, 4),
     *(("study_controls", {}, 2), ("study_controls", {**TINY, "space": "short"}, 2)),
-    *(("study_decoder", {}, 2), ("study_advice", {}, 2)),
+    *(("study_decoder", {}, 2), ("study_advice", {}, 1)),
 ]
 
 
