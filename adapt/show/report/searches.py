@@ -17,7 +17,10 @@ from adapt.statistics.seeds import LEVEL
 
 SHOWN_TRIALS = 12
 """Number of trials in the table. The other trials are in a folded table."""
+SHOWN_SEARCHES = 3
+"""Number of searches without fresh seeds up to which the verdict describes each search."""
 FEW_SEEDS = "Five seeds or fewer cannot show a significant difference."
+LUCK = "The best of many trials is partly best by chance: only fresh seeds can show its gain."
 FRESH = {"best": "best trial", "as_it_is": "your configuration", "difference": "difference"}
 """Columns of the table of runs with fresh seeds, keyed by their names in the record."""
 FRONT = "*"
@@ -25,8 +28,23 @@ FRONT = "*"
 
 
 def search_verdicts(searches: Sequence[FoundSearch]) -> list[FindingBlock]:
-    """Describes the gain of each search: on dev when the best trial was chosen, and, if measured, with fresh seeds."""
-    return [FindingBlock(f"Best values of {found.label}", _gained(found), _tone(found)) for found in searches]
+    """Describes the gain of each search: on dev when the best trial was chosen, and, if measured, with fresh seeds.
+
+    If there are many searches without fresh seeds, one sentence describes these.
+    """
+    chosen_on_dev = [found for found in searches if not found.confirmed]
+    if len(chosen_on_dev) <= SHOWN_SEARCHES:
+        return [_verdict(found) for found in searches]
+    better = sum(found.best is not found.as_it_is for found in chosen_on_dev)
+    text = (
+        f"In {better} of {len(chosen_on_dev)} searches, a trial is better on dev than your configuration. {LUCK}"
+        " The section on searches describes each."
+    )
+    return [*(_verdict(found) for found in searches if found.confirmed), FindingBlock("Searches on dev", text, "plain")]
+
+
+def _verdict(found: FoundSearch) -> FindingBlock:
+    return FindingBlock(f"Best values of {found.label}", _gained(found), _tone(found))
 
 
 def _gained(found: FoundSearch) -> str:
@@ -40,7 +58,7 @@ def _gained(found: FoundSearch) -> str:
     if best is as_it_is:
         return f"Of {_compared(found)} none was better on dev than your configuration."
     if not found.confirmed:
-        return f"{chosen}. The best of many trials is partly best by chance: only fresh seeds can show its gain."
+        return f"{chosen}. {LUCK}"
     figures, seeds = found.confirmed["fresh"], len(found.confirmed["seeds"])
     if found.confirmed["gained"] is None:
         return f"{chosen}. Your configuration failed, so there is nothing to compare the {seeds} fresh seeds with."

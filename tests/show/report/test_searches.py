@@ -110,6 +110,19 @@ def test_where_no_trial_was_better_the_verdict_says_so(tmp_path: Path) -> None:
     assert finding.text == "Of 17 trials none was better on dev than your configuration."
 
 
+def test_one_sentence_describes_many_searches_without_fresh_seeds(tmp_path: Path) -> None:
+    entry = fake_search(tmp_path / "changed")
+    confirmed = fake_confirmed(tmp_path / "changed", entry.record, (0.02, 0.01, 0.03))
+    (changed,), (with_fresh_seeds,) = (searches_of(Study("one", "base", of)) for of in ([entry], [entry, confirmed]))
+    entry = fake_search(tmp_path / "kept")
+    entry.record.metrics["best"] = 0
+    (kept,) = searches_of(Study("one", "base", [entry]))
+    assert len(search_verdicts([changed, changed, kept])) == 3
+    known, others = search_verdicts([changed, kept, changed, with_fresh_seeds, changed])
+    assert known.tone == "better"
+    assert others.text.startswith("In 3 of 4 searches, a trial is better on dev than your configuration.")
+
+
 def test_the_page_has_the_section(tmp_path: Path) -> None:
     page = page_of(study(tmp_path / "runs", 16, 2), tmp_path / "report").read_text()
     for words in ("Searches for good values", "search · acl_arc: trials of tapt", "Importance:", "1 search"):
