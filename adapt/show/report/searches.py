@@ -35,9 +35,9 @@ def search_verdicts(searches: Sequence[FoundSearch]) -> list[FindingBlock]:
     chosen_on_dev = [found for found in searches if not found.confirmed]
     if len(chosen_on_dev) <= SHOWN_SEARCHES:
         return [_verdict(found) for found in searches]
-    better = sum(found.best is not found.as_it_is for found in chosen_on_dev)
+    changed = sum(found.best is not found.as_it_is for found in chosen_on_dev)
     text = (
-        f"In {better} of {len(chosen_on_dev)} searches, a trial is better on dev than your configuration. {LUCK}"
+        f"In {changed} of {len(chosen_on_dev)} searches, the best trial on dev differs from your configuration. {LUCK}"
         " The section on searches describes each."
     )
     return [*(_verdict(found) for found in searches if found.confirmed), FindingBlock("Searches on dev", text, "plain")]

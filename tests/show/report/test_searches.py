@@ -120,7 +120,7 @@ def test_one_sentence_describes_many_searches_without_fresh_seeds(tmp_path: Path
     assert len(search_verdicts([changed, changed, kept])) == 3
     known, others = search_verdicts([changed, kept, changed, with_fresh_seeds, changed])
     assert known.tone == "better"
-    assert others.text.startswith("In 3 of 4 searches, a trial is better on dev than your configuration.")
+    assert others.text.startswith("In 3 of 4 searches, the best trial on dev differs from your configuration.")
 
 
 def test_the_page_has_the_section(tmp_path: Path) -> None:
