@@ -82,6 +82,13 @@ class ComparableModels:
     compared: set[str] = field(default_factory=set)
     """Keys of the stages that compared the models."""
 
+    @property
+    def name(self) -> str:
+        """Swept values that all adapted models have, such as `task imdb`. Empty if they have none."""
+        swept = [model.values.items() for model in self.models if model.label != BASE]
+        shared = [item for item in swept[0] if all(item in of_model for of_model in swept)] if swept else []
+        return _label(dict(shared), "")
+
 
 Texts = tuple[str, str]
 """Keys of two prepared texts: the domain's text and general text."""
@@ -260,29 +267,37 @@ def tradeoff_verdicts(found: Sequence[ComparableModels], margin: float = MARGIN.
         found: models, grouped by the texts that they were measured on.
         margin: largest difference of losses that does not matter [nats].
     """
-    return [finding for measured in found for finding in (_finding(measured), *law_findings(measured, margin))]
+    return [
+        finding
+        for measured in found
+        for finding in (
+            _finding(measured, measured.name if len(found) > 1 else ""),
+            *law_findings(measured, margin),
+        )
+    ]
 
 
-def _finding(measured: ComparableModels) -> FindingBlock:
+def _finding(measured: ComparableModels, name: str) -> FindingBlock:
     front, bend = front_of(measured.models)
+    head = _titled("Gain against forgetting", name)
     are = "is" if len(front) == 1 else "are"
     number = f"{len(front)} of {len(measured.models)} models"
     text = f"{number} {are} Pareto-optimal (no other model is better on both texts)"
     if bend is None:
         names = "; ".join(model.label for model in front)
-        return FindingBlock("Gain against forgetting", f"{text}: {names}. There is no single best compromise.", "open")
+        return FindingBlock(head, f"{text}: {names}. There is no single best compromise.", "open")
     losses = " and ".join(
         f"loss on {name} {loss.value:.2f}{_change(loss)}"
         for name, loss in (("the domain", bend.domain), ("general text", bend.general))
     )
     if bend.label == BASE:
-        return FindingBlock(
-            "Gain against forgetting", f"{text}. The best compromise (the knee) is the base itself: {losses}.", "open"
-        )
+        return FindingBlock(head, f"{text}. The best compromise (the knee) is the base itself: {losses}.", "open")
     price = "" if bend.hours is None else f", for {hours(bend.hours, 'device-')}"
-    return FindingBlock(
-        "Gain against forgetting", f"{text}. The best compromise (the knee) is {bend.label}: {losses}{price}."
-    )
+    return FindingBlock(head, f"{text}. The best compromise (the knee) is {bend.label}: {losses}{price}.")
+
+
+def _titled(title: str, name: str) -> str:
+    return f"{title}, {name}" if name else title
 
 
 def _change(loss: LossOn) -> str:
@@ -301,6 +316,7 @@ def tradeoff_section(found: Sequence[ComparableModels]) -> list[Block]:
     blocks: list[Block] = []
     for number, measured in enumerate(found):
         front, bend = front_of(measured.models)
+        name = measured.name if len(found) > 1 else ""
         note = (
             "Held-out loss in nats per token; lower is better. Below it is the change from the base with its 95%"
             " interval over documents, which does not include variation between training runs."
@@ -314,8 +330,8 @@ def tradeoff_section(found: Sequence[ComparableModels]) -> list[Block]:
         everything = sorted(measured.models, key=lambda model: model.point)
         blocks += [
             Figures([(_drawing(measured, number), about)], _legend(measured)),
-            _table(front, bend, "The front", note),
-            Folded(f"All {len(everything)} models", [_table(everything, bend, "", "")]),
+            _table(front, bend, _titled("The front", name), note),
+            Folded(_titled(f"All {len(everything)} models", name), [_table(everything, bend, "", "")]),
         ]
     return blocks
 

@@ -201,6 +201,26 @@ def test_the_verdict_names_the_knee_what_it_changed_and_what_it_cost(study: Stud
     )
 
 
+def test_several_pairs_of_texts_are_named_by_the_values_that_their_models_share() -> None:
+    found = [
+        ComparableModels(
+            [
+                TradeOff(BASE, {}, LossOn(3.0), LossOn(2.0), 0.0),
+                *(
+                    TradeOff(f"{task} {rate}", {"task": task, "rate": rate}, LossOn(loss), LossOn(5.0 - loss), 1.0)
+                    for rate, loss in (("1e-4", 2.5), ("5e-4", 2.0))
+                ),
+            ]
+        )
+        for task in ("imdb", "scicite")
+    ]
+    heads = ["Gain against forgetting, task imdb", "Gain against forgetting, task scicite"]
+    assert [finding.head for finding in tradeoff_verdicts(found)] == heads
+    assert [finding.head for finding in tradeoff_verdicts(found[:1])] == ["Gain against forgetting"]
+    folded = [block.title for block in tradeoff_section(found) if isinstance(block, Folded)]
+    assert folded == ["All 3 models, task imdb", "All 3 models, task scicite"]
+
+
 def test_the_section_lists_the_front_and_folds_the_rest(study: Study) -> None:
     blocks = tradeoff_section(tradeoffs(study, FEWEST))
     front = next(block for block in blocks if isinstance(block, Table))
