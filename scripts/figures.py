@@ -39,7 +39,8 @@ def main() -> None:
         "difference [nats per token]; below 0 is better",
         DOCS / "figures" / "findings.svg",
     )
-    gains_by_labels(["study_labels_part.json", "study_labels_imdb.json"], DOCS / "figures" / "labels.svg")
+    parts = ["study_labels_part.json", "study_labels_imdb.json", "study_labels_imdb1000.json"]
+    gains_by_labels(parts, DOCS / "figures" / "labels.svg")
 
 
 def rows_of(name: str) -> list[dict[str, str]]:
