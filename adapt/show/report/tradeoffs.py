@@ -267,19 +267,12 @@ def tradeoff_verdicts(found: Sequence[ComparableModels], margin: float = MARGIN.
         found: models, grouped by the texts that they were measured on.
         margin: largest difference of losses that does not matter [nats].
     """
-    return [
-        finding
-        for measured in found
-        for finding in (
-            _finding(measured, measured.name if len(found) > 1 else ""),
-            *law_findings(measured, margin),
-        )
-    ]
+    return [finding for measured in found for finding in (_finding(measured), *law_findings(measured, margin))]
 
 
-def _finding(measured: ComparableModels, name: str) -> FindingBlock:
+def _finding(measured: ComparableModels) -> FindingBlock:
     front, bend = front_of(measured.models)
-    head = _titled("Gain against forgetting", name)
+    head = _titled("Gain against forgetting", measured)
     are = "is" if len(front) == 1 else "are"
     number = f"{len(front)} of {len(measured.models)} models"
     text = f"{number} {are} Pareto-optimal (no other model is better on both texts)"
@@ -296,8 +289,8 @@ def _finding(measured: ComparableModels, name: str) -> FindingBlock:
     return FindingBlock(head, f"{text}. The best compromise (the knee) is {bend.label}: {losses}{price}.")
 
 
-def _titled(title: str, name: str) -> str:
-    return f"{title}, {name}" if name else title
+def _titled(title: str, measured: ComparableModels) -> str:
+    return f"{title}, {measured.name}" if measured.name else title
 
 
 def _change(loss: LossOn) -> str:
@@ -316,7 +309,6 @@ def tradeoff_section(found: Sequence[ComparableModels]) -> list[Block]:
     blocks: list[Block] = []
     for number, measured in enumerate(found):
         front, bend = front_of(measured.models)
-        name = measured.name if len(found) > 1 else ""
         note = (
             "Held-out loss in nats per token; lower is better. Below it is the change from the base with its 95%"
             " interval over documents, which does not include variation between training runs."
@@ -330,8 +322,8 @@ def tradeoff_section(found: Sequence[ComparableModels]) -> list[Block]:
         everything = sorted(measured.models, key=lambda model: model.point)
         blocks += [
             Figures([(_drawing(measured, number), about)], _legend(measured)),
-            _table(front, bend, _titled("The front", name), note),
-            Folded(_titled(f"All {len(everything)} models", name), [_table(everything, bend, "", "")]),
+            _table(front, bend, _titled("The front", measured), note),
+            Folded(_titled(f"All {len(everything)} models", measured), [_table(everything, bend, "", "")]),
         ]
     return blocks
 
