@@ -53,6 +53,8 @@ def table(study: Mapping[str, Any]) -> Table:
 def losses(study: Mapping[str, Any]) -> Table | None:
     """Makes the table of held-out losses: a row for the base model, and a row per model that the study trained.
 
+    Shows the cost of each training run in device-minutes.
+
     Returns None if the study measured no losses, or if models were measured on different texts, so that the base model
     has several losses.
 
@@ -66,10 +68,12 @@ def losses(study: Mapping[str, Any]) -> Table | None:
     before = {tuple(of[text]["before"] for text in texts) for of in measured}
     if len(before) > 1:
         return None
-    rows = [["base", "0", *(f"{loss:.3f}" for loss in before.pop())]]
+    rows = [["base", "0", "0", *(f"{loss:.3f}" for loss in before.pop())]]
     for label, of in study["losses"].items():
-        rows.append([label, f"{of['tokens'] / 1e6:.1f} M", *(f"{of[text]['after']:.3f}" for text in texts)])
-    return Table(["model", "tokens", *(f"loss, {text}" for text in texts)], rows)
+        hours = of["device_hours"]
+        minutes = NONE if hours is None else f"{60 * hours:.1f}"
+        rows.append([label, f"{of['tokens'] / 1e6:.1f} M", minutes, *(f"{of[text]['after']:.3f}" for text in texts)])
+    return Table(["model", "tokens", "minutes", *(f"loss, {text}" for text in texts)], rows)
 
 
 def markdown(study: Mapping[str, Any]) -> str:

@@ -52,7 +52,7 @@ def test_losses_before_are_those_of_the_base_model() -> None:
     trained = {"tokens": 303_104, "device_hours": 0.01, "domain": domain, "general": general}
     found = losses({"losses": {"dapt · 0.3M": trained}})
     assert found
-    assert found.rows == [["base", "0", "5.000", "4.500"], ["dapt · 0.3M", "0.3 M", "4.250", "4.750"]]
+    assert found.rows == [["base", "0", "0", "5.000", "4.500"], ["dapt · 0.3M", "0.3 M", "0.6", "4.250", "4.750"]]
     assert losses({"losses": {}}) is None
     other = {**trained, "domain": {"before": 5.1, "after": 4.25}}
     assert losses({"losses": {"dapt · 0.3M": trained, "dapt · other text": other}}) is None
