@@ -55,12 +55,15 @@ class Tfidf(Embedder):
             DataError: the sample has too few words.
         """
         from sklearn.decomposition import TruncatedSVD
+        from threadpoolctl import threadpool_limits
 
         bags, counts = Bags.learnt(texts, self.options.words, min(self.options.least_documents, len(texts)))
         documents = np.bincount(counts.indices, minlength=counts.shape[1])
         weights = (np.log((1 + len(texts)) / (1 + documents)) + 1).astype(np.float32)
         dimension = min(self.options.dimension, counts.shape[1] - 1, max(len(texts) - 1, LEAST_WORDS - 1))
-        reduced = TruncatedSVD(dimension, random_state=self.seed % 2**32).fit(_weighed(counts, weights))
+        # With one thread, sums are rounded alike in every process. With several, neighbours would depend on the number.
+        with threadpool_limits(1):
+            reduced = TruncatedSVD(dimension, random_state=self.seed % 2**32).fit(_weighed(counts, weights))
         bags.save(folder)
         directions = np.ascontiguousarray(reduced.components_, np.float32)
         save_file({"weights": weights, "directions": directions}, folder / WEIGHTS_FILE)

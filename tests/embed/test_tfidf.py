@@ -1,11 +1,13 @@
 """Tests TF-IDF with truncated SVD against scikit-learn."""
 
+import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
+from threadpoolctl import threadpool_limits
 
 from adapt.embed.bags import WORD
 from adapt.support.errors import DataError
@@ -25,6 +27,19 @@ def test_vectors_are_those_of_scikit_learn(tmp_path: Path) -> None:
 def test_texts_are_nearest_to_texts_of_their_topic(tmp_path: Path) -> None:
     texts, labels = topical(100)
     assert votes(loaded("tfidf", tmp_path, texts=texts, dimension=4).embed(texts).vectors, labels) > 0.95
+
+
+def test_vectors_do_not_depend_on_the_number_of_threads(tmp_path: Path) -> None:
+    """Checks this with a table so large that the products of its SVD are computed by several threads."""
+    draw = random.Random(0)
+    letters = str.maketrans("0123456789", "abcdefghij")
+    texts = [" ".join(f"word{int(draw.paretovariate(0.3)) % 1500}" for _ in range(60)) for _ in range(1200)]
+    texts = [text.translate(letters) for text in texts]
+    vectors = []
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            vectors.append(loaded("tfidf", tmp_path, texts=texts).embed(texts[:50]).vectors)
+    np.testing.assert_array_equal(*vectors)
 
 
 def test_a_text_without_a_known_word_is_unknown_and_has_the_vector_zero(tmp_path: Path) -> None:
