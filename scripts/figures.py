@@ -39,7 +39,7 @@ def main() -> None:
         "difference [nats per token]; below 0 is better",
         DOCS / "figures" / "findings.svg",
     )
-    parts = ["study_labels_part.json", "study_labels_imdb.json", "study_labels_imdb1000.json"]
+    parts = ["study_labels_tasks.json", "study_labels_imdb.json", "study_labels_imdb1000.json"]
     gains_by_labels(parts, DOCS / "figures" / "labels.svg")
 
 
