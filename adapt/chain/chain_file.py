@@ -288,6 +288,9 @@ def read_command(arguments: Sequence[str]) -> Command:
             note_repeated(name, value, given, takes_list(name, frozenset()))
         if name == "only":
             of_set, _, members = value.partition("=")
+            if "=" in members:
+                each = re.sub(r",([^,=]+=)", r" --only \1", value)
+                raise ConfigError(f"--only {value} names several sets", f"repeat the option: --only {each}")
             command.only.setdefault(of_set, []).extend(members.split(","))
         elif "." in name or name in fields:
             command.common[name] = _read(name, value)

@@ -95,6 +95,12 @@ def test_only_limits_nodes_to_members_and_their_inputs(tmp_path: Path) -> None:
     assert "did you mean arc?" in caught.value.fix
 
 
+def test_only_takes_one_set_per_option() -> None:
+    with pytest.raises(ConfigError, match="names several sets") as caught:
+        read_command(["run", "file", "--only", "task=arc,sci,recipe=DAPT"])
+    assert caught.value.fix == "repeat the option: --only task=arc,sci --only recipe=DAPT"
+
+
 @pytest.fixture
 def recipe(tmp_path: Path) -> ChainFile:
     return read_chain(written(tmp_path), {"data": "/elsewhere"})
