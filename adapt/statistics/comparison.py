@@ -121,10 +121,17 @@ def average_over_tasks(comparisons: Sequence[Comparison]) -> Comparison:
 
 def _wider(error: float, chances: Sequence[power.Uncertainty]) -> float:
     """Returns the quantile of Student's t, with degrees of freedom from the seeds, divided by the normal quantile."""
-    doubt = sum(
-        power.doubt_of(side.variance, side.seeds) for chance in chances for side in (chance.recipe, chance.baseline)
-    )
-    return float(power.quantile(np.array(error), np.array(doubt / len(chances) ** 4)) / norm.ppf(1 - LEVEL / 2))
+    return float(power.quantile(np.array(error), np.array(_doubt(chances))) / norm.ppf(1 - LEVEL / 2))
+
+
+def _doubt(chances: Sequence[power.Uncertainty]) -> float:
+    """Returns the uncertainty of the variance over seeds of the mean difference over tasks.
+
+    It is the denominator of Satterthwaite's formula. A mean over k tasks has 1 / k^2 of the variance of the sum, so the
+    squares of the variances are divided by k^4.
+    """
+    sides = (side for chance in chances for side in (chance.recipe, chance.baseline))
+    return float(sum(power.doubt_of(side.variance, side.seeds) for side in sides)) / max(len(chances), 1) ** 4
 
 
 def _together(
@@ -329,8 +336,7 @@ def freedom_of(comparison: Comparison) -> float:
     """
     if comparison.pairs:
         return comparison.pairs - 1.0
-    sides = [side for chance in comparison.chances for side in (chance.recipe, chance.baseline)]
-    doubt = float(sum(power.doubt_of(side.variance, side.seeds) for side in sides))
+    doubt = _doubt(comparison.chances)
     return max(1.0, (comparison.error or 0.0) ** 4 / doubt) if doubt > 0 else float("inf")
 
 
@@ -438,8 +444,7 @@ def to_decide(comparison: Comparison, margin: float, recipes: int = 1) -> str:
     needed = comparison.seeds_to_decide(margin, recipes)
     if needed is not None:
         each = "" if comparison.pairs else " per side"
-        shown = "that the difference does not matter" if abs(comparison.difference) < margin else "a difference"
-        return f"about {needed} seeds{each} would probably show {shown} (80% of simulated studies)"
+        return f"about {needed} seeds{each} would probably decide the comparison (80% of simulated studies)"
     has_seeds = comparison.chances and all(chance.has_seeds for chance in comparison.chances)
     if comparison.error is None or not (comparison.pairs or has_seeds):
         return "how many seeds would decide is not known: an estimate needs several seeds with different scores"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from adapt.statistics.comparison import average_over_tasks, compare, verdict
+from adapt.statistics.comparison import average_over_tasks, compare, freedom_of, verdict
 from adapt.statistics.outcomes import Tested, single_label
 from tests.statistics.made import outcomes
 
@@ -208,6 +208,14 @@ def test_the_average_over_tasks_has_the_error_of_independent_tasks():
     assert pooled.error == pytest.approx(sum((each.error or 0) ** 2 for each in found) ** 0.5 / 3, rel=0.06)
     assert pooled.p is not None
     assert pooled.p < min(each.p or 0 for each in found)  # three tasks that agree are stronger evidence than each task
+
+
+def test_the_average_over_tasks_has_the_degrees_of_freedom_of_satterthwaite():
+    """Four equal tasks with ten seeds per side have eight samples, so about 8 x 9 degrees of freedom."""
+    rng = np.random.default_rng(0)
+    sample = rng.normal(0, 0.01, 10)
+    found = [compare(Tested(rng.permutation(sample) + 0.001), Tested(rng.permutation(sample))) for _ in range(4)]
+    assert freedom_of(average_over_tasks(found)) == pytest.approx(8 * 9, rel=0.15)  # the error comes from 2,000 draws
 
 
 def test_the_average_over_one_task_is_that_task():

@@ -146,7 +146,7 @@ def test_an_undecided_difference_is_given_with_the_seeds_that_would_decide():
     text = verdict(one, margin=0.005)
     assert text.startswith("undecided: +1.0 points, 95% CI \N{MINUS SIGN}2.0 to +4.0, p = .41;")
     # Two samples that differ by half a standard deviation need 64 values each (Cohen 1988, table 2.4.1).
-    assert text.endswith("about 64 seeds per side would probably show a difference (80% of simulated studies)")
+    assert text.endswith("about 64 seeds per side would probably decide the comparison (80% of simulated studies)")
     smaller = replace(one, difference=0.001)
     assert verdict(smaller, margin=0.001).endswith("even 100 seeds would probably not decide the comparison")
 
@@ -245,7 +245,7 @@ def test_the_verdict_says_that_there_are_too_many_recipes_for_the_seeds():
     chances = (Uncertainty(Side(5, 0.02**2), Side(5, 0.02**2)),)
     alone, many = (verdict(replace(found(0.02, p=0.2), chances=chances), 0.4, recipes=number) for number in (1, 7))
     # 17 per side, as in Cohen 1988, table 2.4.1, for effect size 1
-    assert "about 17 seeds per side would probably show a difference" in alone
+    assert "about 17 seeds per side would probably decide" in alone
     assert re.search(r"about 2[78] seeds per side", many)  # with 7 recipes, the level is .05 / 7
 
 
