@@ -12,7 +12,16 @@ from typing import Any, Literal
 
 from adapt.config import TrainingConfig
 from adapt.show.blocks import TextBlock, joined_names
-from adapt.train.stopping import DEV, OTHER_DEV, Point, exported_point, is_loss, metric_words
+from adapt.train.stopping import (
+    DEV,
+    OTHER_DEV,
+    Point,
+    exported_point,
+    has_budget,
+    is_loss,
+    metric_words,
+    within_budgets,
+)
 
 Effect = Literal["better", "worse", "equal", "unknown"]
 """Effect on one text or task. `equal`: the interval of the change includes 0. `unknown`: there is no interval."""
@@ -104,7 +113,7 @@ class ChosenStep:
     last_step: int
     """Last step of the training."""
     points: int
-    """Number of measurements among which the step was chosen."""
+    """Number of measurements among which the step was chosen: those within the forgetting budget, if there is one."""
     metric: str
     """Name of the metric by which the step was chosen, such as `domain_loss`."""
     before: float
@@ -115,14 +124,16 @@ class ChosenStep:
     """Value of the metric before the first step, on another sample. None if no other sample was measured."""
     other_after: float | None = None
     """Value of the metric at the chosen step, on another sample. None if no other sample was measured."""
+    has_budget: bool = False
+    """Whether the training had a forgetting budget."""
 
     def sentence(self) -> str:
         """Returns a sentence with the chosen step, and the metric before training and at this step."""
         many, what = (1, "documents") if is_loss(self.metric) else (100, "dev examples")
-        form = ".3f" if many == 1 else ".1f"
+        form, budget = ".3f" if many == 1 else ".1f", " (within the forgetting budget)" if self.has_budget else ""
         said = (
             f"The exported model is that of step {self.step:,} of {self.last_step:,}, the best of {self.points}"
-            f" measurements of {metric_words(self.metric)}, which went from {many * self.before:{form}} to"
+            f" measurements{budget} of {metric_words(self.metric)}, which went from {many * self.before:{form}} to"
             f" {many * self.after:{form}} on the {what} used for this choice"
         )
         if self.other_before is None or self.other_after is None:
@@ -148,7 +159,17 @@ def choice_of(
     first, best, metric = points[0].figures, points[chosen].figures, training.keep_metric
     other = metric.replace(f".{DEV}", f".{OTHER_DEV}")
     pair = (first[other], best[other]) if other != metric else others.get(metric, (None, None))
-    return ChosenStep(points[chosen].step, points[-1].step, len(points), metric, first[metric], best[metric], *pair)
+    return ChosenStep(
+        step=points[chosen].step,
+        last_step=points[-1].step,
+        points=max(1, len(within_budgets(points, training))),
+        metric=metric,
+        before=first[metric],
+        after=best[metric],
+        other_before=pair[0],
+        other_after=pair[1],
+        has_budget=has_budget(training),
+    )
 
 
 def _named(names: Sequence[str]) -> str:

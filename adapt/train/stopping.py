@@ -58,7 +58,7 @@ def is_loss(metric: str) -> bool:
 
 def keeps_earlier(training: TrainingConfig) -> bool:
     """Returns whether a training run may export the model of a step before the last step."""
-    return training.keep == "best" or any(rule.rise is not None for rule in training.rules)
+    return training.keep == "best" or has_budget(training)
 
 
 def exported_point(points: Sequence[Point], training: TrainingConfig) -> int | None:
@@ -71,16 +71,24 @@ def exported_point(points: Sequence[Point], training: TrainingConfig) -> int | N
     Returns:
         The index. None if the run exports the model of its last step.
     """
-    budgets = [rule for rule in training.rules if rule.rise is not None]
     if not points or not keeps_earlier(training):
         return None
-    within = [
-        index for index in range(len(points)) if all(_left(points[: index + 1], rule) is None for rule in budgets)
-    ]
+    within = within_budgets(points, training)
     if training.keep == "best" and within:
         sign = 1 if is_loss(training.keep_metric) else -1
         return min(within, key=lambda index: (sign * points[index].figures[training.keep_metric], index))
     return within[-1] if within else 0
+
+
+def within_budgets(points: Sequence[Point], training: TrainingConfig) -> list[int]:
+    """Returns the indices of the measurements that are within all forgetting budgets: all of them without budgets."""
+    budgets = [rule for rule in training.rules if rule.rise is not None]
+    return [index for index in range(len(points)) if all(_left(points[: index + 1], rule) is None for rule in budgets)]
+
+
+def has_budget(training: TrainingConfig) -> bool:
+    """Returns whether a training run has a forgetting budget."""
+    return any(rule.rise is not None for rule in training.rules)
 
 
 def early_end(points: Sequence[Point], training: TrainingConfig) -> EarlyEnd | None:
@@ -203,9 +211,10 @@ def kept(points: Sequence[Point], training: TrainingConfig) -> list[str]:
     chosen = exported_point(points, training)
     if chosen is None or training.keep != "best":
         return []
-    value = points[chosen].figures[training.keep_metric]
+    value, among = points[chosen].figures[training.keep_metric], max(1, len(within_budgets(points, training)))
+    budget = " within the forgetting budget" if has_budget(training) else ""
     return [
-        f"The model of step {points[chosen].step:,} is exported: of {len(points)} measurements, it has the best value"
+        f"The model of step {points[chosen].step:,} is exported: of {among} measurements{budget}, it has the best value"
         f" of {metric_words(training.keep_metric)}, {value:.3f}."
     ]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from adapt.config import TrainingConfig
+from adapt.config import StopConfig, TrainingConfig
 from adapt.evaluate.verdict import Effect, Verdict, choice_of, effect, fix_of_worse
 from adapt.train.stopping import Point
 
@@ -103,6 +103,14 @@ def test_a_chosen_step_is_described_with_figures_of_both_samples() -> None:
     assert alone.sentence().endswith(
         "on the documents used for this choice. It was not measured on other documents, so this figure is optimistic."
     )
+
+
+def test_measurements_beyond_a_forgetting_budget_do_not_count_as_compared() -> None:
+    figures = [(0, 3.0, 2.0), (5, 2.9, 2.02), (9, 2.8, 2.06)]
+    measured = [Point(step, {"domain_loss": domain, "general_loss": general}) for step, domain, general in figures]
+    choice = choice_of(measured, TrainingConfig(keep="best", stop=StopConfig("general_loss", rise=0.05)), {})
+    assert choice
+    assert "step 5 of 9, the best of 2 measurements (within the forgetting budget) of the loss" in choice.sentence()
 
 
 def test_a_step_that_a_probe_chose_is_reported_on_the_other_half_of_dev() -> None:

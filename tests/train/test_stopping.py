@@ -152,7 +152,13 @@ def test_the_best_measurement_is_kept() -> None:
 
 def test_the_best_measurement_within_a_budget_is_kept() -> None:
     measured = points(general_loss=[3.0, 3.05, 3.2], domain_loss=[4.0, 3.0, 2.0])
-    assert exported_point(measured, replace(stopping(BUDGET), keep="best")) == 1
+    training = replace(stopping(BUDGET), keep="best")
+    assert exported_point(measured, training) == 1
+    # the last measurement is better, but beyond the budget
+    assert kept(measured, training) == [
+        "The model of step 10 is exported: of 2 measurements within the forgetting budget, it has the best value of"
+        " the loss on the domain, 3.000."
+    ]
 
 
 def test_the_score_of_a_probe_is_no_loss_whatever_the_task_is_called() -> None:
