@@ -114,10 +114,12 @@ class Confirmed:
             return "Trial 0 (your configuration) failed, so the gain of the best values is not known."
         if self.selection is None:
             return ""
+        # With a bound, the best trial may be worse than your configuration, if only the best trial keeps the bound.
+        before, now = (f"{abs(gain):.4f} {'worse' if gain < 0 else 'better'}" for gain in (self.apparent, self.gained))
         return (
-            f"In {next(iter(self.fresh))}, the best trial was better than your configuration by {self.apparent:.4f} in"
-            f" the search, and is better by {self.gained:+.4f} with fresh seeds: {self.selection:+.4f} is the"
-            " optimism that comes from selecting the best of many trials."
+            f"In {next(iter(self.fresh))}, the best trial was {before} than your configuration in the search, and is"
+            f" {now} with fresh seeds: {self.selection:+.4f} is the optimism that comes from selecting the best of many"
+            " trials."
         )
 
 

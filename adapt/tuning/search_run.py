@@ -172,9 +172,12 @@ def check_budget(search: Search, asked: Proposals, store: Store) -> None:
         return
     total, none = total + finals, none + finals
     most = floor((budget - none) * asked.count / (total - none)) if total > none else 0
+    fix = f"set tune.samples to {most}, or raise the budget"
+    if search.config.tune.searcher == "grid":
+        fix = f"list fewer values (at most {most} combinations), or raise the budget"
     raise ConfigError(
         f"{asked.count} trials will take about {total:.3g} device-hours, but tune.budget_device_hours is {budget:g}",
-        f"set tune.samples to {most}, or raise the budget" if most > 0 else "raise the budget, or make trials shorter",
+        fix if most > 0 else "raise the budget, or make trials shorter",
     )
 
 

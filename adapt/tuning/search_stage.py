@@ -138,13 +138,16 @@ class Searched:
         """Returns a sentence that says how many trials meet the bound; empty if there is no bound."""
         if self.bound is None:
             return ""
-        measured = [row for row in self.trials if row.figures]
+        measured = longest(self.trials)
         side = f"{self.bound.metric} within {self.bound.limit:g}"
         if self.best in self.beyond:
             nearest = self.best_row.figures[self.bound.metric].value
-            return (
-                f"No trial keeps {side}. Trial {self.best} is nearest, with {nearest:.4g}; treat the search as failed."
-            )
+            within = len(measured) - len(self.beyond)
+            near = f"keeps {side}. Trial {self.best} is nearest, with {nearest:.4g}"
+            if not within:
+                return f"No trial {near}; treat the search as failed."
+            others = f"{within} other trial{'s keep' if within > 1 else ' keeps'} it with fewer seeds"
+            return f"No finalist {near}; {others}, so raise tune.finalists."
         return (
             f"{len(measured) - len(self.beyond)} of {len(measured)} trials keep {side}; the best trial is one of them."
         )

@@ -128,6 +128,11 @@ def test_the_table_shows_the_bounded_figure_and_marks_trials_beyond(tmp_path) ->
     )
     without = search_result(rows[1:], 1, [1])
     assert without.bound_sentence().startswith("No trial keeps losses.general.change within 0.1. Trial 1 is nearest")
+    finalist = search_result(rows, 1, [1])  # with more seeds, the only finalist is beyond the bound
+    assert finalist.bound_sentence() == (
+        "No finalist keeps losses.general.change within 0.1. Trial 1 is nearest, with 0.3; 1 other trial keeps it with"
+        " fewer seeds, so raise tune.finalists."
+    )
 
 
 WAYS = {"losses.domain.after": -1, BOUND.metric: -1, "tokens": 0}

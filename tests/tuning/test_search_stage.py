@@ -166,8 +166,13 @@ def test_trials_are_a_table(tmp_path: Path) -> None:
     [
         (
             {"apparent": 0.25, "gained": 0.1, "selection": 0.15},
-            "In dev_score, the best trial was better than your configuration by 0.2500 in the search, and is better by"
-            " +0.1000 with fresh seeds: +0.1500 is the optimism that comes from selecting the best of many trials.",
+            "In dev_score, the best trial was 0.2500 better than your configuration in the search, and is 0.1000 better"
+            " with fresh seeds: +0.1500 is the optimism that comes from selecting the best of many trials.",
+        ),
+        (  # only the best trial keeps the bound
+            {"apparent": -0.08, "gained": -0.1, "selection": 0.02},
+            "In dev_score, the best trial was 0.0800 worse than your configuration in the search, and is 0.1000 worse"
+            " with fresh seeds: +0.0200 is the optimism that comes from selecting the best of many trials.",
         ),
         ({"apparent": 0.25, "gained": 0.1, "selection": None}, None),
         (

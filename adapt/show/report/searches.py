@@ -49,14 +49,16 @@ def _verdict(found: FoundSearch) -> FindingBlock:
 
 def _gained(found: FoundSearch) -> str:
     objective, best, as_it_is = found.first, found.best, found.as_it_is
-    chosen = (
-        f"Of {_compared(found)}{_bounded(found)}, trial {best.number} is best on dev with {objective}"
-        f" {best.value(objective):.4g}"
-    )
-    if as_it_is and best is not as_it_is:
-        chosen += f", compared with {as_it_is.value(objective):.4g} for your configuration"
+    if best is as_it_is and not _breaks_bound(found):
+        return f"Of {_compared(found)}, none was better on dev than your configuration."
+    chosen = f"Of {_compared(found)}, trial {best.number} is best on dev"
+    if _breaks_bound(found):
+        chosen = f"Of {_compared(found)}, none keeps {_bound(found)}; trial {best.number} is nearest"
+    chosen += f", with {objective} {best.value(objective):.4g}"
     if best is as_it_is:
-        return f"Of {_compared(found)} none was better on dev than your configuration."
+        return f"{chosen}. It is your configuration."
+    if as_it_is:
+        chosen += f", compared with {as_it_is.value(objective):.4g} for your configuration"
     if not found.confirmed:
         return f"{chosen}. {LUCK}"
     figures, seeds = found.confirmed["fresh"], len(found.confirmed["seeds"])
@@ -70,24 +72,33 @@ def _gained(found: FoundSearch) -> str:
         else f" {selection:+.4f} of the gain on dev was chance, because the best of many trials was chosen."
     )
     few = f" {FEW_SEEDS}" if _are_few(seeds) else ""
-    return f"{chosen}. With {seeds} fresh seeds, this trial changes {gains}.{luck}{few}"
+    kept = ""
+    if (meets := found.confirmed.get("meets_bound")) is not None:
+        value = found.confirmed["fresh"][found.confirmed["bound"]["metric"]]["best"]["value"]
+        kept = f" It {'keeps' if meets else 'does not keep'} {_bound(found)}: {value:.4g}."
+    return f"{chosen}. With {seeds} fresh seeds, this trial changes {gains}.{kept}{luck}{few}"
 
 
 def _compared(found: FoundSearch) -> str:
-    """Names the trials among which the best one was chosen."""
+    """Names the trials among which the best one was chosen: those that keep the bound, if any does."""
+    finalists = [trial for trial in found.trials if trial.is_finalist]
     trials = f"{len(found.rows)} trials"
-    finalists = sum(trial.is_finalist for trial in found.trials)
-    return f"{finalists} finalists ({trials})" if finalists else trials
+    named = f"{len(finalists)} finalists ({trials})" if finalists else trials
+    if not found.record.metrics.get("bound") or _breaks_bound(found):
+        return named
+    beyond = found.record.metrics["beyond"]
+    within = sum(trial.number not in beyond for trial in finalists or found.trials)
+    return f"the {within} of {named} that keep {_bound(found)}"
 
 
-def _bounded(found: FoundSearch) -> str:
-    """Describes how many trials meet the bound of the search. The text is empty without a bound."""
-    bound, beyond = found.record.metrics.get("bound"), found.record.metrics.get("beyond", [])
-    if not bound:
-        return ""
-    if found.best.number in beyond:
-        return f" (none of which keeps {bound['metric']} within {bound['limit']:g}; the nearest one is chosen)"
-    return f", of which {len(beyond)} do not keep {bound['metric']} within {bound['limit']:g}"
+def _breaks_bound(found: FoundSearch) -> bool:
+    """Returns whether no compared trial keeps the bound of the search, so that the nearest trial was chosen."""
+    return found.best.number in (found.record.metrics.get("beyond") or [])
+
+
+def _bound(found: FoundSearch) -> str:
+    bound = found.record.metrics["bound"]
+    return f"{bound['metric']} within {bound['limit']:g}"
 
 
 def _are_few(seeds: int) -> bool:
@@ -106,6 +117,8 @@ def _difference(figure: Mapping[str, float | None]) -> str:
 def _tone(found: FoundSearch) -> str:
     if not found.confirmed or found.confirmed["gained"] is None:
         return "plain"
+    if found.confirmed.get("meets_bound") is False:
+        return "worse"
     if _are_few(len(found.confirmed["seeds"])):
         return "open"
     figure, sign = (

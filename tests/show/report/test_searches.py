@@ -107,7 +107,33 @@ def test_where_no_trial_was_better_the_verdict_says_so(tmp_path: Path) -> None:
     entry = fake_search(tmp_path)
     entry.record.metrics["best"] = 0
     (finding,) = search_verdicts(searches_of(Study("one", "base", [entry])))
-    assert finding.text == "Of 17 trials none was better on dev than your configuration."
+    assert finding.text == "Of 17 trials, none was better on dev than your configuration."
+    entry.record.metrics.update({**BOUNDED, "beyond": [1, 2]})
+    (finding,) = search_verdicts(searches_of(Study("one", "base", [entry])))
+    assert finding.text == (
+        "Of the 14 of 17 trials that keep losses.general.after within 3.5, none was better on dev than your"
+        " configuration."
+    )
+
+
+BOUNDED = {"bound": {"metric": "losses.general.after", "limit": 3.5}}
+
+
+def test_the_verdict_says_if_the_best_trial_breaks_the_bound(tmp_path: Path) -> None:
+    entry = fake_search(tmp_path)
+    best = entry.record.metrics["best"]
+    entry.record.metrics.update({**BOUNDED, "beyond": [0, best]})
+    said = f"Of 17 trials, none keeps losses.general.after within 3.5; trial {best} is nearest, with dev_score"
+    (finding,) = search_verdicts(searches_of(Study("one", "base", [entry])))
+    assert finding.text.startswith(said)
+    confirmed = fake_confirmed(tmp_path, entry.record, (0.02, 0.01, 0.03))
+    fresh = {**confirmed.record.metrics["fresh"], "losses.general.after": {"best": {"value": 3.61}}}
+    confirmed.record.metrics.update({**BOUNDED, "meets_bound": False, "fresh": fresh})
+    for figure in fresh.values():
+        figure.setdefault("difference", {"value": 0.1, "low": None, "high": None})
+    (finding,) = search_verdicts(searches_of(Study("one", "base", [entry, confirmed])))
+    assert "It does not keep losses.general.after within 3.5: 3.61." in finding.text
+    assert finding.tone == "worse"
 
 
 def test_one_sentence_describes_many_searches_without_fresh_seeds(tmp_path: Path) -> None:
