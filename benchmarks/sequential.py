@@ -12,15 +12,16 @@ recipe than the file's baseline. --plan shows what would run, and runs nothing.
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from adapt.chain.chain_file import ChainFile, read_chain, read_command
 from adapt.chain.chain_run import ChainRun, Report
 from adapt.show.renderers import show_blocks
-from adapt.show.report.sequence_runs import MEASURES, sequences_of
+from adapt.show.report.sequence_runs import MEASURES, SequenceRun, sequences_of
 from adapt.show.report.study import Study
 from adapt.show.report.study_results import collect
 from adapt.terminal.console import run_job
@@ -40,13 +41,7 @@ def raw(run: ChainRun, found: Study) -> dict[str, Any]:
         for row in results.rows
     }
     names = [measure.name for measure in MEASURES]
-    figures = {
-        method: {
-            str(each.seed): {name: _rounded(each.figures[name]) for name in names if each.figures.get(name) is not None}
-            for each in runs
-        }
-        for method, runs in sequences.methods.items()
-    }
+    figures = {method: _by_seed(runs, names) for method, runs in sequences.methods.items()}
     searches = {
         entry.label: entry.result.best_row.settings
         for entry in found.entries
@@ -78,6 +73,20 @@ def raw(run: ChainRun, found: Study) -> dict[str, Any]:
         "figures": figures,
         "losses": losses,
         "looks": [asdict(looked) for looked in found.looks or ()],
+    }
+
+
+def _by_seed(runs: Sequence[SequenceRun], names: Sequence[str]) -> dict[str, dict[str, float | None]]:
+    """Returns the metrics of sequences, keyed by seed: means over the orders of domains."""
+    by_seed: dict[str, list[Mapping[str, float | None]]] = {}
+    for run in runs:
+        by_seed.setdefault(str(run.seed), []).append(run.figures)
+    known = {
+        seed: {name: [value for of in figures if (value := of.get(name)) is not None] for name in names}
+        for seed, figures in by_seed.items()
+    }
+    return {
+        seed: {name: _rounded(fmean(values)) for name, values in of.items() if values} for seed, of in known.items()
     }
 
 

@@ -241,7 +241,8 @@ def study(name: str, baseline: str, chain: Chain, margin: Margin = MARGIN) -> St
     models = sorted({redact(goal.config.model.path) for goal in chain.goals})
     names = {stage.key: stage.name for stage in everything(goal.stage for goal in chain.goals)}
     looked = None if chain.sequential is None else looks
-    return Study(name, baseline, entries, missing, models, names=names, margin=margin, looks=looked)
+    tuned = frozenset(goal.name for goal in chain.goals if goal.stage.kind == "finetune")
+    return Study(name, baseline, entries, missing, models, names=names, margin=margin, looks=looked, tuned=tuned)
 
 
 def trainings(stage: Stage[Any]) -> tuple[str, ...]:

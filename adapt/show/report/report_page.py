@@ -340,7 +340,7 @@ def _of_runs(row: Row, results: Results) -> Iterator[str]:
     most = max(len(group.entries) for group in row.groups.values())
     for recipe, group in row.groups.items():
         label = results.label(recipe)
-        if len(group.entries) < most:
+        if len(group.entries) < most and results.looks is None:  # in a sequential study, comparisons may end early
             yield f"{label} has {len(group.entries)} of {most} seeds."
         degenerate = [str(metrics["seed"]) for metrics in group.metrics if metrics.get("degenerate")]
         if degenerate:

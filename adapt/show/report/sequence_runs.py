@@ -209,7 +209,10 @@ def compare_methods(sequences: Sequences) -> dict[str, dict[str, Paired]]:
 
     The metric ONE is left out, because its differences equal the differences of the score on the domain learnt last.
     In a sequential study, the metrics that decide when the study ends are compared as at its looks (interim analyses).
+    Before the first look, nothing is compared: that would be another look, for which the error rates do not allow.
     """
+    if sequences.looks is not None and not sequences.looks:
+        return {measure.name: {} for measure in MEASURES}
     compared = {measure.name: _against_baseline(sequences, measure) for measure in MEASURES if measure.name != ONE}
     for measure in MEASURES:
         if looked := _at_looks(sequences, measure):

@@ -130,7 +130,7 @@ def sequence_warnings(sequences: Sequences) -> list[FindingBlock]:
     most = max(map(len, continual.values()), default=0)
     findings = []
     for name, runs in continual.items():
-        if len(runs) < most:
+        if len(runs) < most and sequences.looks is None:  # in a sequential study, comparisons may end early
             findings.append(FindingBlock(name, f"{len(runs)} of {most} sequences have finished.", "warning"))
         if texts := [warning for run in runs for warning in run.warnings]:
             warned = sum(bool(run.warnings) for run in runs)

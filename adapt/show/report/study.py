@@ -80,6 +80,8 @@ class Study:
     """Equivalence margins: smaller differences count as equal."""
     looks: Sequence[Looked] | None = None
     """Finished looks (interim analyses) of a sequential study, with earlier looks first. None for other studies."""
+    tuned: frozenset[str] = frozenset()
+    """Names of the chain file's entries that fine-tune, including those whose runs have not finished."""
 
     def name_of(self, record: Record) -> str:
         """Returns the current label of a stage."""

@@ -158,7 +158,7 @@ class Results:
 def collect(study: Study) -> Results:
     """Groups the finished fine-tuning runs by task and recipe."""
     runs = [entry for entry in study.entries if entry.record.stage == "finetune"]
-    has_several_entries = len({entry.name for entry in runs}) > 1
+    has_several_entries = len(study.tuned.union(entry.name for entry in runs)) > 1
     by_row: dict[tuple[str, ...], dict[str, list[Entry]]] = {}
     for entry in runs:
         recipe = entry.values.get("recipe", entry.name)

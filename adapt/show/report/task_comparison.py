@@ -250,6 +250,8 @@ def verdicts(results: Results, compared: Compared, trainings: Trainings) -> list
 def _why_none(results: Results) -> str:
     if results.baseline is None:
         return "There is no finished run of the baseline, so scores are shown and differences are not."
+    if results.looks is not None and not results.looks:
+        return "The first look (interim analysis) of this sequential study has not happened yet."
     return f"Only the baseline, {results.baseline}, has finished."
 
 

@@ -15,6 +15,7 @@ from adapt.show.report.sequence_tables import matrices, method_tables, methods
 from adapt.show.report.study import Study
 from adapt.statistics.comparison import holm
 from benchmarks.sequences import tables
+from benchmarks.sequential import _by_seed
 from tests.show.report.fake_sequences import ORDERS, SEEDS, entry, fake_sequences, sequence
 from tests.show.report.fake_studies import Fake, finished, page_of
 from tests.show.report.test_report_page import Checked, both
@@ -60,6 +61,26 @@ def test_the_baseline_comes_first_and_orders_keep_their_names(sequences):
         # Separate and joint models do not depend on the order of domains, so they have one run per seed.
         **dict.fromkeys(("ONE", "JOINT"), SEEDS),
     }
+
+
+def test_a_sequential_study_compares_nothing_before_its_first_look(study):
+    early = sequences_of(replace(study, looks=[]))
+    assert not any(compare_methods(early).values())
+    assert {finding.tone for finding in sequence_verdicts(early)} == {"plain"}
+
+
+def test_comparisons_that_ended_early_are_not_missing_runs(study):
+    fewer = replace(study, entries=[one for one in study.entries if tuple(one.values.values()) != ("NCL", "b", "2")])
+    assert any("sequences have finished" in each.text for each in sequence_warnings(sequences_of(fewer)))
+    early = sequences_of(replace(fewer, looks=[]))
+    assert not any("sequences have finished" in each.text for each in sequence_warnings(early))
+
+
+def test_raw_figures_of_a_seed_are_means_over_its_orders(study, sequences):
+    found = _by_seed(sequences.methods["DAS"], ["forgetting"])
+    assert {seed: figures["forgetting"] for seed, figures in found.items()} == pytest.approx(
+        by_seed(study, "DAS", "forgetting"), abs=1e-5
+    )
 
 
 def test_methods_are_means_over_seeds_each_the_mean_of_its_orders(study, sequences):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from adapt.show.report.study import Study
+from adapt.show.report.study_results import collect
 from adapt.show.report.task_comparison import (
     Compared,
     RecipeCompared,
@@ -71,6 +72,19 @@ def test_other_examples_leave_the_scores_alone(results):
 def test_without_baseline_nothing_is_compared(results):
     found = compare_all(replace(results, baseline=None))
     assert (found.tasks, found.average) == ({}, {})
+
+
+def test_a_sequential_study_compares_nothing_before_its_first_look(study):
+    early = collect(replace(study, looks=[]))
+    found = compare_all(early)
+    assert not found.tasks
+    first, *_ = verdicts(early, found, Trainings(study))
+    assert first.text == "The first look (interim analysis) of this sequential study has not happened yet."
+
+
+def test_rows_have_the_name_of_the_entry_before_other_entries_finish(study):
+    one = collect(replace(study, tuned=frozenset({"finetune", "lora"})))
+    assert {row.name for row in one.rows} == {f"{row.task} · finetune" for row in one.rows}
 
 
 def test_rows_of_one_task_are_not_averaged(results):
