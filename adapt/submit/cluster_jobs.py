@@ -335,7 +335,7 @@ class Follower:
                     time.sleep(_AGAIN_S[0])
                     continue
                 if job.status.is_terminal():
-                    self._rest()
+                    self._rest(job)
                     self._found()
                     return job
                 asyncio.run(self._tail())
@@ -351,8 +351,14 @@ class Follower:
             position += len(text)
             self._show(text, position)
 
-    def _rest(self) -> None:
-        """Shows the rest of the log, because a lost connection may look like the end of the log."""
+    def _rest(self, job: JobDetails) -> None:
+        """Shows the rest of the log, because a lost connection may look like the end of the log.
+
+        The log is on the node that ran the job. If this node is gone, the rest of the log is lost.
+        """
+        if job.driver_node_id and job.driver_node_id in dead_nodes(self.client.get_address()):
+            log(f"the end of the log of {self.job} may be missing, because the node that ran the job is gone")
+            return
         text = self.client.get_job_logs(self.job)
         self._show(text, len(text))
 

@@ -194,6 +194,24 @@ def test_a_job_whose_node_is_gone_counts_as_failed(
     assert len(capsys.readouterr().err.splitlines()) == 2
 
 
+def test_an_ended_job_is_returned_without_its_log_if_its_node_is_gone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = iter([set(), {"worker"}])  # the cluster reports the lost node only in the second request
+    monkeypatch.setattr(cluster_jobs, "dead_nodes", lambda address: next(gone))
+    client: Any = FakeClient(found=[FakeJob("a", "", {}, driver_node_id="worker")])
+    client.found[0].end("FAILED", message="the job supervisor died")
+
+    def log_of(name: str) -> str:
+        raise RuntimeError("Request failed with status code 500: cannot connect to the agent")
+
+    client.get_job_logs = log_of
+    ended, shown = followed(client)
+    assert is_bad_luck(ended)
+    assert (ended.message, shown) == ("the job supervisor died", "")
+    assert "the end of the log of a may be missing, because the node" in capsys.readouterr().err
+
+
 def test_why_a_job_waits_is_logged_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(cluster_jobs, "_SAID_AFTER_S", -1.0)
     client = FakeClient(ends_at_look(4), [FakeJob("a", "", {})])

@@ -127,6 +127,25 @@ def test_work_is_restarted_after_its_node_is_gone(monkeypatch: pytest.MonkeyPatc
     assert stop(made, "study") == []
 
 
+def test_work_that_ray_reports_as_failed_is_restarted_after_its_node_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_jobs, "dead_nodes", lambda address: {"worker"})
+
+    def happens(client: FakeClient) -> None:
+        for job in client.found:
+            lost = job.submission_id == ORDER.submission(1)
+            job.driver_node_id = "worker" if lost else "head"
+            job.end("FAILED" if lost else "SUCCEEDED", None if lost else 0)
+
+    def log_of(name: str) -> str:
+        if name == ORDER.submission(1):
+            raise RuntimeError("Request failed with status code 500: cannot connect to the agent")
+        return ""
+
+    client: Any = FakeClient(happens)
+    client.get_job_logs = log_of
+    assert submit(JobCluster(client, {}, 2), ORDER).submission_id == ORDER.submission(2)
+
+
 @pytest.mark.parametrize("code", [1, 2, 3, 4, 6, 7, 8, 70, 130])
 def test_lasting_errors_are_not_retried_and_keep_their_exit_code(code: int) -> None:
     made, client = cluster(("FAILED", code))
