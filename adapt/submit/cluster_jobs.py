@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -164,6 +164,73 @@ def _failed(job: JobDetails) -> JobDetails:
     return failed
 
 
+PATIENCE_S = 3600.0
+"""Time for which we try to restore a lost connection [s]."""
+_AGAIN_S = 1.0, 30.0
+T = TypeVar("T")
+
+
+@dataclass
+class Patience:
+    """Waits before each new attempt to reach a cluster that does not answer, up to a limit."""
+
+    limit_s: float = PATIENCE_S
+    """Time after which a lost connection is an error [s]."""
+    lost_at: float | None = None
+    """Time at which the connection was lost. None if the connection is not lost."""
+    again_s: float = _AGAIN_S[0]
+    """Time until the next attempt to connect [s]."""
+
+    def end(self) -> None:
+        """Ends the wait, because the cluster has answered."""
+        if self.lost_at is not None:
+            log("the cluster answers again")
+        self.lost_at, self.again_s = None, _AGAIN_S[0]
+
+    def wait(self, error: BaseException) -> None:
+        """Waits until the next attempt.
+
+        Args:
+            error: error of the last attempt.
+
+        Raises:
+            ClusterError: the cluster has not answered for `limit_s`.
+        """
+        now = time.monotonic()
+        if self.lost_at is None:
+            self.lost_at = now
+            what = f"the connection to the cluster is lost ({type(error).__name__})"
+            log(f"{what}; its jobs continue, trying to reconnect")
+        if now - self.lost_at > self.limit_s:
+            raise ClusterError(
+                f"the cluster has not answered for {duration(now - self.lost_at)}",
+                "open the tunnel to its dashboard again, then repeat the command to continue following the job",
+            ) from error
+        time.sleep(self.again_s)
+        self.again_s = min(self.again_s * 2, _AGAIN_S[1])
+
+
+def patiently(request: Callable[[], T], lost: tuple[type[Exception], ...] = _LOST) -> T:
+    """Returns the cluster's answer to a request. The request is repeated while the connection is lost.
+
+    Args:
+        request: function that sends the request. It may be sent again although the cluster has received it.
+        lost: exceptions that mean that the connection is lost.
+
+    Raises:
+        ClusterError: the cluster has not answered for PATIENCE_S.
+    """
+    patience = Patience()
+    while True:
+        try:
+            answer = request()
+        except lost as error:
+            patience.wait(error)
+        else:
+            patience.end()
+            return answer
+
+
 LASTING = {kind.exit_code for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, AdaptError)}
 LASTING = (LASTING | {70}) - {ClusterError.exit_code}
 """Exit codes of permanent failures, which would recur if the same command were run again."""
@@ -188,13 +255,19 @@ class JobCluster:
 
     def jobs(self, name: str) -> list[JobDetails]:
         """Lists the jobs of the chain or job with this name, oldest first."""
-        of_name = [job for job in listed_jobs(self.client) if (job.metadata or {}).get(submit_order.NAME) == name]
+        jobs = patiently(lambda: listed_jobs(self.client))
+        of_name = [job for job in jobs if (job.metadata or {}).get(submit_order.NAME) == name]
         return sorted(of_name, key=lambda job: job.start_time or 0)
 
     def start(self, entrypoint: str, submission: str, metadata: dict[str, str]) -> None:
-        """Starts a job, unless a job with this submission id exists already."""
+        """Starts a job, unless a job with this submission id exists already.
+
+        If the connection is lost, the request is repeated. This cannot start the job twice, because Ray refuses
+        an existing submission id.
+        """
         where: Any = {"entrypoint_resources": {self.drive_on: DRIVERS_SHARE}} if self.drive_on else {}
-        try:
+
+        def request() -> None:
             self.client.submit_job(
                 entrypoint=entrypoint,
                 submission_id=submission,
@@ -202,6 +275,10 @@ class JobCluster:
                 metadata=metadata,
                 **where,
             )
+
+        try:
+            # other OSErrors than those of requests come from files of the working directory
+            patiently(request, (requests.exceptions.RequestException,))
         except RuntimeError as error:
             if "already exists" not in str(error):
                 raise ClusterError(
@@ -264,10 +341,7 @@ def stop(cluster: JobCluster, name: str) -> list[str]:
     return [str(job.submission_id) for job in running]
 
 
-PATIENCE_S = 3600.0
-"""Time for which we try to restore a lost connection [s]."""
 _SAID_AFTER_S = 30.0
-_AGAIN_S = 1.0, 30.0
 
 
 def show_log(text: str) -> None:
@@ -302,12 +376,7 @@ class Follower:
     """Function that is called with new text of the log."""
     characters: int = 0
     """Number of characters of the log that have been shown."""
-    lost_at: float | None = None
-    """Time at which the connection was lost. None if the connection is not lost."""
-    patience_s: float = PATIENCE_S
-    """Time after which a lost connection is an error [s]."""
-    again_s: float = field(default=_AGAIN_S[0])
-    """Time until the next attempt to connect [s]."""
+    patience: Patience = field(default_factory=Patience)
 
     def until_end(self) -> JobDetails | None:
         """Waits for the end of the job, and shows its log.
@@ -316,7 +385,7 @@ class Follower:
             The job. None if the cluster does not know the job any more, for example after a restart.
 
         Raises:
-            ClusterError: the cluster has not answered for `patience_s`.
+            ClusterError: the cluster has not answered for `patience.limit_s`.
         """
         began, said = time.monotonic(), ""
         while True:
@@ -324,10 +393,10 @@ class Follower:
                 known = {job.submission_id: job for job in listed_jobs(self.client)}
                 job = known.get(self.job)
                 if job is None or is_orphaned(job):
-                    self._found()
+                    self.patience.end()
                     return job
                 if job.status == "PENDING":
-                    self._found()
+                    self.patience.end()
                     waits = time.monotonic() - began > _SAID_AFTER_S
                     if waits and job.message and job.message != said:
                         said = job.message
@@ -336,18 +405,18 @@ class Follower:
                     continue
                 if job.status.is_terminal():
                     self._rest(job)
-                    self._found()
+                    self.patience.end()
                     return job
                 asyncio.run(self._tail())
                 time.sleep(0.1)  # waits for the job's final status, which Ray sets a moment after the log ends
             except _LOST as error:
-                self._wait(error)
+                self.patience.wait(error)
 
     async def _tail(self) -> None:
         """Shows new text of the log. After a reconnection, Ray sends the log from its beginning."""
         position = 0
         async for text in self.client.tail_job_logs(self.job):
-            self._found()
+            self.patience.end()
             position += len(text)
             self._show(text, position)
 
@@ -366,22 +435,3 @@ class Follower:
         if position > self.characters:
             self.shown(text[-(position - self.characters) :])
             self.characters = position
-
-    def _found(self) -> None:
-        if self.lost_at is not None:
-            log("the cluster answers again")
-        self.lost_at, self.again_s = None, _AGAIN_S[0]
-
-    def _wait(self, error: BaseException) -> None:
-        now = time.monotonic()
-        if self.lost_at is None:
-            self.lost_at = now
-            what = f"the connection to the cluster is lost ({type(error).__name__})"
-            log(f"{what}; the job continues, trying to reconnect")
-        if now - self.lost_at > self.patience_s:
-            raise ClusterError(
-                f"the cluster has not answered for {duration(now - self.lost_at)}",
-                "open the tunnel to its dashboard again, then repeat the command to continue following the job",
-            ) from error
-        time.sleep(self.again_s)
-        self.again_s = min(self.again_s * 2, _AGAIN_S[1])

@@ -11,7 +11,7 @@ import pytest
 import ray
 
 from adapt.submit import cluster_jobs
-from adapt.submit.cluster_jobs import ADDRESS, Follower, address_from, connected, is_bad_luck
+from adapt.submit.cluster_jobs import ADDRESS, Follower, Patience, address_from, connected, is_bad_luck
 from adapt.support.errors import ClusterError
 from tests.submit.fakes import FakeClient, FakeJob
 
@@ -121,9 +121,9 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_jobs.time, "sleep", lambda seconds: None)
 
 
-def followed(client: Any, patience_s: float = 100) -> tuple[Any, str]:
+def followed(client: Any, limit_s: float = 100) -> tuple[Any, str]:
     shown: list[str] = []
-    ended = Follower(client, "a", shown.append, patience_s=patience_s).until_end()
+    ended = Follower(client, "a", shown.append, patience=Patience(limit_s)).until_end()
     return ended, "".join(shown)
 
 
@@ -162,7 +162,7 @@ def test_a_lost_cluster_is_contacted_again(capsys: pytest.CaptureFixture[str]) -
 
     assert followed(FakeClient(happens, [FakeJob("a", "", {})]))[0].status == "SUCCEEDED"
     said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith("the connection to the cluster is lost (ConnectionError); the job continues")
+    assert said[0].startswith("the connection to the cluster is lost (ConnectionError); its jobs continue")
     assert said[1:] == ["the cluster answers again"]
 
 
@@ -171,7 +171,7 @@ def test_a_cluster_lost_for_too_long_is_an_error() -> None:
         raise ConnectionError("refused")
 
     with pytest.raises(ClusterError, match="has not answered"):
-        followed(FakeClient(happens, [FakeJob("a", "", {})]), patience_s=-1)
+        followed(FakeClient(happens, [FakeJob("a", "", {})]), limit_s=-1)
 
 
 def test_a_job_that_the_cluster_has_forgotten_is_none() -> None:

@@ -5,9 +5,11 @@ The work is a single job, or one job per stage.
 
 import sys
 from dataclasses import replace
+from functools import partialmethod
 from typing import Any
 
 import pytest
+from requests.exceptions import ConnectionError as RequestsConnectionError
 
 from adapt.chain.chain_nodes import Node
 from adapt.job import JOBS
@@ -298,6 +300,49 @@ def test_a_second_run_reuses_running_and_succeeded_jobs() -> None:
     assert ran(client) == {"finished": 5, "begun": 3}
     assert sorted(parts(client)) == ["a", "b", "b", "c", "d", "e"]
     assert client.found[3].submission_id == DIAMOND.submission(2, "b")
+
+
+def test_lost_connections_neither_end_a_run_nor_start_a_stage_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    class Breaking(FakeClient):
+        """Loses the first request to start a job, and the answer to the second."""
+
+        starts = 0
+
+        def submit_job(self, *values: Any, **named: Any) -> str:
+            self.starts += 1
+            if self.starts == 1:
+                raise RequestsConnectionError("refused")
+            started = super().submit_job(*values, **named)
+            if self.starts == 2:
+                self.found[-1].end("FAILED", None)  # a new listing would count this job as an earlier attempt
+                raise RequestsConnectionError("reset")
+            return started
+
+    ends = Ends()
+
+    def happens(client: FakeClient) -> None:
+        if client.looks % 3 == 1:
+            raise OSError("unreachable")
+        ends(client)
+
+    client = Breaking(happens)
+    assert ran(client, order(a=None, b=None)) == {"finished": 2, "begun": 3}
+    assert [job.submission_id for job in client.found] == [
+        *(DIAMOND.submission(1, "a"), DIAMOND.submission(1, "b"), DIAMOND.submission(2, "a"))
+    ]
+    assert "its jobs continue, trying to reconnect" in capsys.readouterr().err
+
+
+def test_a_cluster_that_stays_away_ends_a_run_with_an_error_that_allows_a_retry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def happens(client: FakeClient) -> None:
+        raise ConnectionError("refused")
+
+    monkeypatch.setattr(cluster_jobs.Patience, "__init__", partialmethod(cluster_jobs.Patience.__init__, -1))
+    with pytest.raises(ClusterError, match="has not answered") as caught:
+        ran(FakeClient(happens))
+    assert caught.value.exit_code not in cluster_jobs.LASTING
 
 
 def test_with_the_option_again_all_jobs_are_started_again() -> None:
