@@ -131,7 +131,7 @@ def submit(cluster: cluster_jobs.JobCluster, order: Order, again: bool = False) 
         attempt = str(last.submission_id)
     else:
         check(cluster, order)
-        attempt = _begin(cluster, order, len(before) + 1)
+        attempt = _begin(cluster, order, before)
     for left in range(cluster.retries, -1, -1):
         job = cluster_jobs.Follower(cluster.client, attempt).until_end()
         if job and not cluster_jobs.is_bad_luck(job):
@@ -139,19 +139,27 @@ def submit(cluster: cluster_jobs.JobCluster, order: Order, again: bool = False) 
         why = (job.message if job else None) or "the cluster no longer knows the job"
         log(f"{attempt} was lost: {why}")
         if left:
-            attempt = _begin(cluster, order, len(cluster_jobs.of_order(order, cluster.jobs(order.name))) + 1)
+            attempt = _begin(cluster, order, cluster_jobs.of_order(order, cluster.jobs(order.name)))
     raise ClusterError(
         f"{order.name} was lost {cluster.retries + 1} times; the last time: {why}",
         "look for lost nodes in the cluster's dashboard; then repeat the command: finished stages are kept",
     )
 
 
-def _begin(cluster: cluster_jobs.JobCluster, order: Order, attempt: int) -> str:
-    """Starts a job, and returns its submission id."""
-    name = order.submission(attempt)
+def _begin(cluster: cluster_jobs.JobCluster, order: Order, before: Iterable[JobDetails]) -> str:
+    """Starts the next attempt after earlier jobs of an order, and returns its submission id."""
+    name = order.submission(_next_attempt(before))
     cluster.start(order.entrypoint, name, order.metadata())
     log(f"submitted {name}; Ctrl-C stops showing the log, but not the job")
     return name
+
+
+def _next_attempt(before: Iterable[JobDetails]) -> int:
+    """Returns the number of the next attempt: one more than the largest number in the submission ids of earlier jobs.
+
+    The number of earlier jobs may be smaller, because users can delete ended jobs from the cluster's list.
+    """
+    return 1 + max((int(str(job.submission_id).rpartition("-")[2]) for job in before), default=0)
 
 
 def refuse_other(order: Order, jobs: Iterable[JobDetails]) -> None:
@@ -257,7 +265,7 @@ def _start(cluster: cluster_jobs.JobCluster, order: Order, progress: StagesProgr
     if goes_on or is_done:
         progress.running[label] = str(before[-1].submission_id)
         return
-    name = order.submission(len(before) + 1, label)
+    name = order.submission(_next_attempt(before), label)
     cluster.start(order.narrowed(command_of(order, order.nodes[label])), name, order.metadata(label))
     progress.running[label] = name
     progress.begun[label] += 1

@@ -87,6 +87,14 @@ def test_succeeded_work_runs_again_only_with_the_option_again() -> None:
     assert submit(made, ORDER, again=True).submission_id == ORDER.submission(2)
 
 
+def test_a_deleted_job_does_not_make_a_submission_id_reappear() -> None:
+    made, client = cluster(("FAILED", None), ("SUCCEEDED", 0))
+    client.submit_job("", ORDER.submission(2), {}, ORDER.metadata())  # the first job was deleted
+    client.found[0].end("FAILED", 2)
+    assert submit(made, ORDER).submission_id == ORDER.submission(4)
+    assert [job.submission_id for job in client.found] == [ORDER.submission(number) for number in (2, 3, 4)]
+
+
 def test_a_job_that_another_submission_started_first_is_followed() -> None:
     made, client = cluster()
     client.submit_job("", ORDER.submission(1), {}, ORDER.metadata())
@@ -300,6 +308,14 @@ def test_a_second_run_reuses_running_and_succeeded_jobs() -> None:
     assert ran(client) == {"finished": 5, "begun": 3}
     assert sorted(parts(client)) == ["a", "b", "b", "c", "d", "e"]
     assert client.found[3].submission_id == DIAMOND.submission(2, "b")
+
+
+def test_a_deleted_job_of_a_stage_does_not_make_a_submission_id_reappear() -> None:
+    client = FakeClient(Ends())
+    client.submit_job("", DIAMOND.submission(2, "a"), {}, DIAMOND.metadata("a"))
+    client.found[0].end("FAILED", 2)
+    assert ran(client, order(a=None)) == {"finished": 1, "begun": 1}
+    assert client.found[1].submission_id == DIAMOND.submission(3, "a")
 
 
 def test_lost_connections_neither_end_a_run_nor_start_a_stage_twice(capsys: pytest.CaptureFixture[str]) -> None:
