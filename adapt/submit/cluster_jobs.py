@@ -29,7 +29,7 @@ ADDRESS = "RAY_API_SERVER_ADDRESS"
 """Environment variable with the address of a cluster's dashboard. The command `ray job` uses it too."""
 _PATIENCE_S = 5.0
 _ATTEMPTS = 3
-_LOST = (requests.exceptions.RequestException, aiohttp.ClientError, OSError, RuntimeError, TimeoutError)
+LOST = (requests.exceptions.RequestException, aiohttp.ClientError, OSError, RuntimeError, TimeoutError)
 """Exceptions that are raised if a cluster does not answer, or if a connection breaks."""
 
 
@@ -210,7 +210,7 @@ class Patience:
         self.again_s = min(self.again_s * 2, _AGAIN_S[1])
 
 
-def patiently(request: Callable[[], T], lost: tuple[type[Exception], ...] = _LOST) -> T:
+def patiently(request: Callable[[], T], lost: tuple[type[Exception], ...] = LOST) -> T:
     """Returns the cluster's answer to a request. The request is repeated while the connection is lost.
 
     Args:
@@ -409,7 +409,7 @@ class Follower:
                     return job
                 asyncio.run(self._tail())
                 time.sleep(0.1)  # waits for the job's final status, which Ray sets a moment after the log ends
-            except _LOST as error:
+            except LOST as error:
                 self.patience.wait(error)
 
     async def _tail(self) -> None:

@@ -32,7 +32,7 @@ from adapt.submit import cluster_check, cluster_jobs
 from adapt.submit.submit_order import DIGEST, PART, ClusterCommand, Order, chain_of, order_of
 from adapt.support import errors
 from adapt.support.errors import AdaptError, ClusterError, ConfigError, StageError
-from adapt.terminal.console import duration, finish, log
+from adapt.terminal.console import duration, finish, is_unread, log
 
 _RAYS_OWN = re.compile(r"INFO job_manager\.py|^Running entrypoint for job")
 _MESSAGE = re.compile(r"^(\w+): (.*)\n  fix: (.*)$", re.MULTILINE)
@@ -80,7 +80,8 @@ def run_small(cluster: cluster_jobs.JobCluster, entrypoint: str, name: str) -> d
     if job is None:
         raise ClusterError(f"the cluster no longer knows the job {submission}", "repeat the command")
     whole = "".join(text)
-    cluster.client.delete_job(submission)
+    with suppress(*cluster_jobs.LOST):  # the list of jobs then contains this job until Ray removes it
+        cluster.client.delete_job(submission)
     if job.status != "SUCCEEDED":
         raise _as_ours(whole, job)
     *lines, last = whole.rstrip("\n").splitlines() or [""]
@@ -372,18 +373,37 @@ def _submit(asked: ClusterCommand, order: Order) -> None:
     finish("submit", str(job.submission_id), {"status": str(job.status.value), **_times(job)})
 
 
+_FOLLOW_S = 10.0
+"""Seconds between two updates of `status --follow`, in addition to the time that a command on the cluster takes."""
+
+
 def _status(asked: ClusterCommand, order: Order) -> None:
-    cluster = checked_cluster(asked)
-    jobs = cluster.jobs(order.name)
+    """Shows the jobs and the status of a chain, with --follow until none of its jobs and stages is running.
+
+    If no job was submitted, --follow waits until no stage of the chain is waiting.
+    """
+    cluster, follows = checked_cluster(asked), "follow" in asked.switches
+    while True:
+        jobs = cluster.jobs(order.name)
+        _show_jobs(jobs)
+        said = run_small(cluster, order.command("status"), f"dontstop-status-{order.digest[:12]}")
+        counts = said["metrics"]
+        runs = counts["running"] or any(not job.status.is_terminal() for job in jobs)
+        if not follows or is_unread() or not (runs or (counts["waiting"] and not jobs)):
+            break
+        time.sleep(_FOLLOW_S)
+    if follows and counts["waiting"] and not runs:
+        log(f"the status is no longer followed, because no job of {order.name} is running")
+    finish("status", said["path"], {**counts, "jobs": len(jobs)})
+
+
+def _show_jobs(jobs: Iterable[JobDetails]) -> None:
     rows = []
     for job in jobs:
         part, times = (job.metadata or {}).get(PART) or "all", _times(job)
         cells = [part, str(job.status.value).lower(), times.get("began", ""), times.get("took", "")]
         rows.append([str(job.submission_id), *cells, (job.message or "")[:200]])
     renderers.show_blocks([blocks.Table(["job", "part", "status", "began", "took", "Ray's message"], rows, words=True)])
-    follow = ["--follow"] if "follow" in asked.switches else []
-    said = run_small(cluster, order.command("status", *follow), f"dontstop-status-{order.digest[:12]}")
-    finish("status", said["path"], {**said["metrics"], "jobs": len(jobs)})
 
 
 def _logs(asked: ClusterCommand, order: Order) -> None:

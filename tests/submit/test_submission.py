@@ -389,3 +389,48 @@ def test_the_log_of_a_single_stage_is_shown_if_the_main_job_was_deleted(
     monkeypatch.setattr(submission, "checked_cluster", lambda asked: made)
     run_cluster_command(ClusterCommand("logs", ["chain.yaml"]))
     assert f"the log of {ORDER.submission(1, 'dapt')}" in capsys.readouterr().err
+
+
+def test_each_status_is_shown_as_it_comes_until_the_job_has_failed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown: list[str] = []
+
+    def happens(client: FakeClient) -> None:
+        for job in client.found[1:]:
+            job.end("SUCCEEDED", 0)
+
+    def slept(seconds: float) -> None:
+        shown.append(capsys.readouterr().err)
+        if len(shown) == 2:
+            client.found[0].end("FAILED", 2)
+
+    def broken(name: str) -> bool:
+        raise ConnectionError("refused")
+
+    client: Any = FakeClient(happens, [FakeJob(ORDER.submission(1), "", ORDER.metadata())])
+    metrics = '{"path": "/runs", "metrics": {"finished": 1, "running": 0, "waiting": 2}}'
+    client.get_job_logs = lambda name: f"table {len(client.found) - 1}\n{metrics}\n"
+    client.delete_job = broken
+    monkeypatch.setattr(submission.time, "sleep", slept)
+    monkeypatch.setattr(submission, "order_of", lambda rest: ORDER)
+    monkeypatch.setattr(submission, "checked_cluster", lambda asked: JobCluster(client, {}))
+    run_cluster_command(ClusterCommand("status", ["chain.yaml"], switches=frozenset({"follow"})))
+    last = capsys.readouterr().err
+    assert [f"table {number}\n" in text for number, text in enumerate([*shown, last], 1)] == [True] * 3
+    assert "running" in shown[1]
+    assert "failed" in last
+    assert "no longer followed, because no job of study is running" in last
+    assert {job.entrypoint for job in client.found[1:]} == {"python jobs/chain.py status chain.yaml"}
+
+
+@pytest.mark.parametrize("waiting", [0, 2])
+def test_a_chain_without_jobs_is_followed_while_stages_are_waiting(
+    monkeypatch: pytest.MonkeyPatch, waiting: int
+) -> None:
+    counts = [{"finished": 0, "running": 0, "waiting": waiting}, {"finished": 2, "running": 0, "waiting": 0}]
+    monkeypatch.setattr(submission, "run_small", lambda *_: {"path": "/runs", "metrics": counts.pop(0)})
+    monkeypatch.setattr(submission, "order_of", lambda rest: ORDER)
+    monkeypatch.setattr(submission, "checked_cluster", lambda asked: JobCluster(FakeClient(), {}))  # type: ignore[arg-type]
+    run_cluster_command(ClusterCommand("status", ["chain.yaml"], switches=frozenset({"follow"})))
+    assert len(counts) == (0 if waiting else 1)
