@@ -44,14 +44,15 @@ For a single job:
   dontstop chain plan [--job NAME] --config FILE [--section.field VALUE ...]
                                      Shows what the job would run. The default job is dapt.
 
-On a cluster, with --address URL (the address of its dashboard) or RAY_API_SERVER_ADDRESS:
+On a cluster, with --address URL (the address of its dashboard). Without --address, submit and stop use the address in
+RAY_API_SERVER_ADDRESS, but status and logs read storage.root on this machine:
   dontstop chain submit FILE         Checks the chain, submits it and shows its progress. If you run the command
                                      again, it shows the progress of the submitted chain.
                                      --job-per-stage submits each stage as a Ray job. --retries N restarts a lost job
                                      up to N times. --again also restarts finished work.
   dontstop chain submit --job NAME --config FILE   Submits a single job.
-  dontstop chain status FILE         Shows the status of the chain on the cluster.
-  dontstop chain logs FILE [STAGE]   Shows the log of a stage on the cluster.
+  dontstop chain status FILE --address URL         Shows the status of the chain on the cluster.
+  dontstop chain logs FILE [STAGE] --address URL   Shows the log of the chain, or of a stage, on the cluster.
   dontstop chain stop FILE           Stops the chain. The results of finished stages are kept.
   dontstop chain check FILE          Checks that the node on which you run it can use the storage, files, models and
                                      resources."""

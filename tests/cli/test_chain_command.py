@@ -1,4 +1,4 @@
-"""Tests `dontstop chain`: which verbs end when their terminal is closed."""
+"""Tests `dontstop chain`: which verbs end when their terminal is closed, and which verbs need --address."""
 
 import signal
 from collections.abc import Sequence
@@ -29,3 +29,20 @@ def test_only_the_server_of_the_report_ends_with_its_terminal(
     finally:
         signal.signal(signal.SIGHUP, before)
     assert seen == [action]
+
+
+@pytest.mark.parametrize("verb", ["status", "logs"])
+def test_status_and_logs_read_a_cluster_only_with_the_option_address(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    def order(arguments: Sequence[str]) -> Order:
+        raise ConfigError("it reads this machine", "stop here")
+
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:9")
+    monkeypatch.setattr(chain_command, "order_of", order)
+    with pytest.raises(ConfigError, match="it reads this machine"):
+        chain_command.main([verb, "chain.yaml"])
+    chain_command.main(["--help"])
+    said = capsys.readouterr().out
+    assert "but status and logs read storage.root on this machine" in said
+    assert f"dontstop chain {verb} FILE {'[STAGE] ' if verb == 'logs' else ''}--address URL" in said
