@@ -75,7 +75,7 @@ class CorpusConfig:
     docstrings of the installed Python packages (a demo corpus)."""
     paths: str | list[str] = how_list()
     """Files, folders or globs, local or remote (s3://, gs://, hf://, https:// and others), one path or a list. Formats:
-    .jsonl, .json, .csv, .tsv and .txt, each also compressed as .gz, .zst, .xz or .bz2; .parquet; .arrow. With
+    .jsonl, .json, .ndjson, .csv, .tsv and .txt, each also compressed as .gz, .zst, .xz or .bz2; .parquet; .arrow. With
     `pip install 'dontstop[documents]'` also the main text of web pages, PDF, Word and other files: .html, .htm, .pdf,
     .docx, .epub, .md, .rst, .tex and .warc.gz."""
     dataset: str | None = how(None)

@@ -223,10 +223,11 @@ class VocabularyConfig:
     tokens."""
     init: Literal["mean_subword", "normal", "zero_logit", "distill", "omp"] = "mean_subword"
     """`extend`: initial embedding rows of new tokens. `mean_subword`: the mean of their old pieces' rows. `normal`:
-    random, with the mean and deviation of all rows. `zero_logit`: zeros, so that their first logits are 0. `distill`:
-    starts from the mean, then trains the rows so that the hidden states of the text around a new token come close to
-    those with the old pieces (arXiv 2505.20133). `omp`: expresses the donor's row of each new token as a sparse sum of
-    rows of shared tokens, and computes the same sum from the model's rows (arXiv 2506.06607)."""
+    random, with the mean and deviation of all rows. `zero_logit`: the mean in the embeddings and zeros in the head, so
+    that the first logits of new tokens are 0; zeros in both if they share a table. `distill`: starts from the mean,
+    then trains the rows so that the hidden states of the text around a new token come close to those with the old
+    pieces (arXiv 2505.20133). `omp`: expresses the donor's row of each new token as a sparse sum of rows of shared
+    tokens, and computes the same sum from the model's rows (arXiv 2506.06607)."""
     module: Literal["exbert"] | None = None
     """`extend`: a module to add to the model, in addition to the new rows. `exbert` adds a smaller layer next to each
     layer of an encoder, and a gate that weighs the two layers for each token (2020.findings-emnlp.129); the method

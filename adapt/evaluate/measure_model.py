@@ -5,9 +5,9 @@ should be 0. This module does not import torch: the driver does not need torch, 
 before Ray has hidden other tasks' GPUs.
 
 Mean losses have bootstrap intervals over documents. Two tokenizers split a text differently, so models with different
-tokenizers are compared by loss per byte. If single tokens are masked, a tokenizer that splits words into more pieces
-has an advantage, because the other pieces of a masked word are visible. `whole_word` masks all pieces of a word, so it
-is the fairer objective for this comparison.
+tokenizers are compared by loss per byte. For every objective that masks tokens, also `whole_word`, held-out losses mask
+single tokens (`adapt.objective.table.measured_objective`). This favours tokenizers that split words into more pieces,
+because the other pieces of a masked word stay visible.
 
 The prediction of an ensemble is the mean of its models' probabilities. The loss of a token x under the mean of k models
 is -log(1/k sum_j p_j(x)). Each p_j sums to 1 over the vocabulary, and so does their mean, so only the probabilities of
