@@ -2,8 +2,9 @@
 
 python -m benchmarks.claims benchmarks/replication.yaml [options of dontstop chain]
 
-A claim about two recipes is undecided unless p is below .05 after Holm's correction over the compared recipes. If p is
-below .05, the sign of the difference decides whether the claim holds.
+A claim about two recipes is decided if p is below .05 after Holm's correction over the compared recipes; the sign of the
+difference then decides whether it holds. The difference does not matter if its interval lies within `report.margin` of
+the chain file, after the same correction. Otherwise, the claim is undecided.
 """
 
 import sys
@@ -48,9 +49,8 @@ def gains(found: Study) -> Iterator[Line]:
 
 def direction(found: RecipeCompared) -> str:
     """Returns the verdict on the claim that the difference between two recipes is above 0."""
-    if not found.significant:
-        return "undecided"
-    return "holds" if found.comparison.difference > 0 else "does not hold"
+    said = {"better": "holds", "worse": "does not hold", "equal": "does not matter", "open": "undecided"}
+    return said[found.ended]
 
 
 def harder_tasks(found: Study) -> Iterator[Line]:
