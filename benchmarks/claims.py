@@ -3,8 +3,8 @@
 python -m benchmarks.claims benchmarks/replication.yaml [options of dontstop chain]
 
 A claim about two recipes is decided if p is below .05 after Holm's correction over the compared recipes; the sign of
-the difference then decides whether it holds. The difference does not matter if its interval lies within `report.margin` of
-the chain file, after the same correction. Otherwise, the claim is undecided.
+the difference then decides whether it holds. The difference does not matter if its interval lies within `report.margin`
+of the chain file, after the same correction. Otherwise, the claim is undecided.
 """
 
 import sys
