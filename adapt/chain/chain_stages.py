@@ -91,6 +91,7 @@ def build_chain(nodes: Sequence[Node]) -> Chain:
         if node.config.resources.budget != first.resources.budget:
             what = f"{node.label} and {nodes[0].label} differ in resources.budget"
             raise ConfigError(what, "set the budget of the whole chain in `common`")
+        _refuse_several_seeds(node)
     chain, offered = Chain([], Store(root_of(first)), first.resources, first.notify), Offered()
     for node in nodes:
         if {*node.needed} & {*offered.unknown}:
@@ -102,9 +103,43 @@ def build_chain(nodes: Sequence[Node]) -> Chain:
             chain.goals.extend(_goals(node, offered, chain.store))
             if node.label in offered.unknown and node.config.tune.fresh_seeds:
                 chain.later.append(_confirming(node).label)
+    chain.goals[:] = _without_repeats(chain.goals)
     chain.pushes.extend(offered.pushes)
     refuse_same_repository(chain.pushes)
     return chain
+
+
+def _refuse_several_seeds(node: Node) -> None:
+    """Raises ConfigError if a node has several fine-tuning seeds for one member of the set `seed`.
+
+    The report counts each member as one seed, so it would count models of the same pre-training as independent.
+    """
+    seeds = node.config.finetune.seeds
+    if node.job.parts and not node.is_search and "seed" in node.values and len(seeds) != 1:
+        raise ConfigError(
+            f"{node.label} has {len(seeds)} fine-tuning seeds for each member of the set `seed`, but needs one",
+            f'set finetune.seeds: ["{{seed}}"] in the entry {node.name}, so that each member is one run of the whole'
+            " recipe, or give the set another name, so that each member gets its own row in the report",
+        )
+
+
+def _without_repeats(goals: Sequence[Goal]) -> list[Goal]:
+    """Removes fine-tuning runs that differ from an earlier run only in the label.
+
+    If `finetune.seeds` is the same for all members of the set `seed`, then all members have the same run of a recipe
+    that trains no model before. The report counts this run once.
+    """
+    known: set[tuple[Any, ...]] = set()
+    kept = []
+    for goal in goals:
+        if goal.stage.kind == "finetune":
+            arm = [(name, member) for name, member in goal.values.items() if name != "seed"]
+            run = (goal.name, *arm, goal.stage.key)
+            if run in known:
+                continue
+            known.add(run)
+        kept.append(goal)
+    return kept
 
 
 def refuse_same_repository(pushes: Sequence[push_model.Push]) -> None:
@@ -148,7 +183,9 @@ def _goals(node: Node, offered: Offered, store: Store) -> list[Goal]:
     if node.job.parts:
         parts = node.job.parts(context)
         context.digests.save()
-        return [Goal(node.name, node.job, {**node.values, "seed": seed}, part, config) for seed, part in parts.items()]
+        # A member of the set `seed` names the run, because all members may have the same fine-tuning seed.
+        named = [(node.values.get("seed", seed), part) for seed, part in parts.items()]
+        return [Goal(node.name, node.job, {**node.values, "seed": seed}, part, config) for seed, part in named]
     final = node.job.final(context)
     _offer(node, context, final, offered)
     if push := push_of(node.job, context, final):

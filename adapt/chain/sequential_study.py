@@ -101,16 +101,13 @@ def study_nodes(source: ChainFile, only: Mapping[str, list[str]] | None = None) 
 
 
 def _with_seeds(node: Node, rounds: SeedRounds) -> Node:
-    """Returns the node with its list `finetune.seeds` extended to the study's maximum number of seeds."""
-    seeds = node.config.finetune.seeds
+    """Returns the node with its list `finetune.seeds` extended to the study's maximum number of seeds.
+
+    A node with a member of the set `seed` is returned unchanged, because it has one seed (see `build_chain`).
+    """
     if "seed" in node.values:
-        if len(seeds) != 1:
-            raise ConfigError(
-                f"{node.label} has {len(seeds)} fine-tuning seeds for each member of the set `seed`, but a sequential"
-                " study needs one",
-                'set finetune.seeds: ["{seed}"], so that each member is one run of the whole recipe',
-            )
         return node
+    seeds = node.config.finetune.seeds
     following = range(max(seeds) + 1, max(seeds) + 1 + rounds.max_seeds)
     chosen = [*seeds, *following][: rounds.max_seeds]
 
@@ -231,7 +228,8 @@ def compared_rows(goals: Sequence[Goal], rounds: SeedRounds) -> Iterator[Compare
                 raise ConfigError(
                     f"{recipe} has {len(seeds)} seeds on {compared.name}, but sequential.max_seeds is"
                     f" {rounds.max_seeds}",
-                    f"list {rounds.max_seeds} seeds in the set `seed`, or lower sequential.max_seeds",
+                    f'list {rounds.max_seeds} seeds in the set `seed`, with `seed: "{{seed}}"` and'
+                    ' `finetune.seeds: ["{seed}"]` in the entries, or lower sequential.max_seeds',
                 )
         yield compared
 
