@@ -20,6 +20,7 @@ from adapt.show.renderers import SelfShown, render_text
 from adapt.show.report.study import HTML, Study
 from adapt.stage.budget import budget_outlook, exceeds_budget, within_budget
 from adapt.stage.push_model import Push
+from adapt.support.errors import AdaptError
 from adapt.terminal.console import log
 from adapt.tuning.search_run import SearchAhead, check_search
 
@@ -135,8 +136,14 @@ class ChainRun:
         with notifications.notifying(chain.notify, f"chain {self.file.name}") as finished:
             try:
                 self.finish()
-            finally:
-                report = self.report()
+            except BaseException:
+                try:
+                    self.report()
+                except Exception as error:  # the error of the stages is more important
+                    what = error.what if isinstance(error, AdaptError) else repr(error)
+                    log(f"warning: the report could not be written: {what}")
+                raise
+            report = self.report()
             if will_run:
                 finished(first_sentence(report.first_blocks()), report.path)
         return report
@@ -176,10 +183,20 @@ class ChainRun:
         return progress_of(self.build())
 
     def report(self) -> Report:
-        """Writes the report of all finished stages, including members of sets that `only` leaves out."""
+        """Writes the report of all finished stages, including members of sets that `only` leaves out.
+
+        If stages that `only` leaves out cannot be built, for example because their files do not exist yet, the report
+        has no results of these stages.
+        """
         from adapt.show.report.report_page import write_report
 
-        chain = self._built()
+        try:
+            chain = self._built()
+        except AdaptError as error:
+            if not self.only:
+                raise
+            chain = self.build()
+            log(f"The report only has what --only selects, because other stages cannot be built: {error.what}")
         chain.store.follow(everything(goal.stage for goal in chain.goals))
         found = study(self.file.name, self.file.baseline, chain, self.file.margin)
         folder = chain.store.root / "reports" / self.file.name
