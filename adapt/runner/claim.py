@@ -391,12 +391,22 @@ def is_claimed(folder: Path) -> bool:
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[Claim]:
-    """Holds the claim to a stage's folder inside the block. Waits while another process holds it."""
+    """Holds the claim to a stage's folder inside the block. Waits while another process holds it.
+
+    If the root is a folder, two locks are held. Processes that run the same stage under different names have different
+    folders before the first of them creates its folder, so they must share the lock that is named after the stage's
+    key. Other versions of dontstop and displays of progress only use the lock that is named after the folder.
+    """
     mirror = mirror_at(folder)
-    with locked(mirror.lock_name(folder) if mirror else folder):
-        if mirror is None:
+    if mirror is None:
+
+        def say(holder: str) -> None:
+            log(f"waiting for {folder.name}: another run works on it under another name ({holder})")
+
+        with locked(folder), locked(Mirror.lock_name(folder), say):
             yield Claim(folder)
-            return
+        return
+    with locked(mirror.lock_name(folder)):
         name, newest = mirror.lease_name(folder), partial(mirror.newest_run, folder)
         with leased(mirror.bucket, name, mirror.id, newest=newest) as lease:
             try:

@@ -387,8 +387,9 @@ class Mirror:
         """Returns the name of the lease of the stage in a folder."""
         return f"{_LEASES}/{folder.parent.name}/{_digits(folder)}.json"
 
-    def lock_name(self, folder: Path) -> Path:
-        """Returns the path of the local lock that a process must hold to take the lease of a stage.
+    @staticmethod
+    def lock_name(folder: Path) -> Path:
+        """Returns the path of the local lock that a process must hold to work on a stage or to take its lease.
 
         Lock and lease are named after the stage's key, because the same stage may have two names.
         """

@@ -2,15 +2,17 @@
 
 import hashlib
 import json
+import threading
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adapt.runner import bucket_records
+from adapt.runner import Done, Outcome, Stage, Store, bucket_records, ensure
 from adapt.runner import claim as claim_module
 from adapt.runner import lock as lock_module
 from adapt.runner import mirror as mirror_module
@@ -22,6 +24,7 @@ from adapt.runner.mirror import Mirror, fetch_spare, mirror_at, mirror_folder
 from adapt.runner.record import Record, load_record
 from adapt.support.errors import BudgetError, ConfigError, StageError, StorageError
 from adapt.support.schema import END_FILE
+from tests.runner.toys import ToyResult, single
 
 KEY = "0123456789abcdef" * 4
 
@@ -436,6 +439,29 @@ def test_the_local_lock_is_that_of_the_key(objects: Objects, machines: list[Mach
     other = folder.with_name(f"renamed-{KEY[:16]}")
     assert mirror.lock_name(folder) == mirror.lock_name(other)
     assert mirror.lease_name(folder) == mirror.lease_name(other)
+
+
+def test_two_names_of_a_stage_share_one_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The second process starts while the first checks the budget, so neither process has created a folder yet."""
+    ran, admitted = list[str](), threading.Event()
+
+    def admit(stage: Stage[Any]) -> None:
+        admitted.set()
+        time.sleep(0.5)
+
+    def work(folder: Path, done: Done) -> Outcome[ToyResult]:
+        ran.append(folder.name)
+        return Outcome(ToyResult())
+
+    stages = [single(work, name) for name in "ba"]  # the folder of the second stage would come first in a list
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(ensure, stages[0], Store(tmp_path, admit))
+        assert admitted.wait(60)
+        second = threads.submit(ensure, stages[1], Store(tmp_path, admit))
+        records = [first.result().record, second.result().record]
+    assert ran == [records[0].path.name]
+    assert records[1].path == records[0].path
+    assert "under another name" in capfd.readouterr().err
 
 
 def test_the_address_of_the_store_must_be_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
