@@ -29,7 +29,7 @@ from adapt.job.job_text import TextOutlook, legibility_words
 from adapt.model.demo_checkpoint import NAME as DEMO
 from adapt.model.tokenize.text_tokenizer import quick_tokenizer
 from adapt.runner.files import storage_errors, write_atomically
-from adapt.support.errors import ConfigError
+from adapt.support.errors import ConfigError, DataError
 from adapt.terminal.console import finish, log
 from adapt.train.capacity.device import has_gpu
 
@@ -54,6 +54,7 @@ _MEDIUM_RATE = "1.0e-4"
 with 22 million parameters learns nothing in 300 steps on 100 labels of ChemProt (docs/science/dapt-tapt.md)."""
 _DEV_SHARE = 0.1
 """Share of the train split that becomes the dev split if there is none. A missing test split gets the same share."""
+_NAME_SPLITS = "add examples, or name the files of all splits: --task TRAIN DEV TEST"
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -74,10 +75,10 @@ def main(arguments: Sequence[str]) -> None:
     out = Path(options.out)
     _check_free(out, options.force)
     model = ModelProperties.of(options.model)
-    task = _task(options.task, out, options.force) if options.task else None
     text = inspect_corpus(options.text) if options.text else None
     general = inspect_corpus(options.general) if options.general else None
     outlook = _outlook(text, model) if text else None
+    task = _task(options.task, out, options.force) if options.task else None  # last, because it may write files
     content = Draft(model, text, task, general, outlook).yaml()
     with storage_errors(out):
         write_atomically(out, content)
@@ -133,27 +134,67 @@ def _task(given: Sequence[str], out: Path, force: bool) -> TaskProperties:
     files = {split: out.parent / f"{out.stem}-{split}.jsonl" for split in ("train", *absent)}
     for file in files.values():
         _check_free(file, force)
-    _split_off(look, files)
-    return inspect_task({**paths, **{split: [str(file)] for split, file in files.items()}}, look.config.name)
+    source = _one_line(str(look.config.train))
+    lines, written = _divided(look, list(files)), list[Path]()
+    try:
+        for split, target in files.items():
+            with storage_errors(target):
+                write_atomically(target, "".join(f"{line}\n" for line in lines[split]))
+            written.append(target)
+        divided = inspect_task({**paths, **{split: [str(file)] for split, file in files.items()}}, look.config.name)
+    except BaseException as error:  # also ctrl-C: with these files, the same command would be refused
+        for file in written:
+            file.unlink(missing_ok=True)
+        if isinstance(error, DataError):
+            what = f"{' and '.join(absent)} cannot be split off {source}: {error.what}"
+            raise DataError(what, _NAME_SPLITS) from error
+        raise
+    for split, target in files.items():
+        log(f"{target}: {len(lines[split])} examples, split off from {source}")
+    return divided
 
 
-def _split_off(look: TaskProperties, files: dict[str, Path]) -> None:
-    """Distributes the examples of train over the files of the splits. Examples with the same text stay together."""
-    lines: dict[str, list[str]] = {split: [] for split in files}
-    absent = [split for split in files if split != "train"]
+def _divided(look: TaskProperties, splits: Sequence[str]) -> dict[str, list[str]]:
+    """Distributes the examples of train over splits. Examples with the same text stay together.
+
+    The split of an example depends only on its text. If a split would be empty, the texts with the smallest keys are
+    moved to the missing splits instead.
+
+    Args:
+        look: the task.
+        splits: `train`, followed by the missing splits.
+
+    Returns:
+        The examples as lines of JSON, keyed by split.
+
+    Raises:
+        DataError: train has fewer different texts than there are splits.
+    """
+    examples: list[tuple[int, str]] = []
     for file in manifest.expand_paths(look.config.train):
         for _, record in records.read_objects(file):
             if isinstance(record, str):  # a string instead of a record says why the record is unreadable; skip it
                 continue
             text = record.get(look.config.text_field)
-            place = heldout.key_of(" ".join(text) if isinstance(text, list) else str(text)) / 2**64
-            number = int(place / _DEV_SHARE)
-            split = absent[number] if number < len(absent) else "train"
-            lines[split].append(json.dumps(record, ensure_ascii=False, default=str))
-    for split, target in files.items():
-        with storage_errors(target):
-            write_atomically(target, "".join(f"{line}\n" for line in lines[split]))
-        log(f"{target}: {len(lines[split])} examples, split off from {_one_line(str(look.config.train))}")
+            key = heldout.key_of(" ".join(text) if isinstance(text, list) else str(text))
+            examples.append((key, json.dumps(record, ensure_ascii=False, default=str)))
+    absent = [split for split in splits if split != "train"]
+    split_of = {key: _split_at(int(key / 2**64 / _DEV_SHARE), absent) for key, _ in examples}
+    if {*splits} - {*split_of.values()}:
+        if len(split_of) < len(splits):
+            what = f"{_one_line(str(look.config.train))} has {len(split_of)} different texts, too few for"
+            raise DataError(f"{what} {', '.join(splits)}", _NAME_SPLITS)
+        size = ceil(_DEV_SHARE * len(split_of))
+        split_of = {key: _split_at(number // size, absent) for number, key in enumerate(sorted(split_of))}
+    lines: dict[str, list[str]] = {split: [] for split in splits}
+    for key, line in examples:
+        lines[split_of[key]].append(line)
+    return lines
+
+
+def _split_at(number: int, absent: Sequence[str]) -> str:
+    """Returns the split of the tenth of the texts with this number. The first tenths go to the missing splits."""
+    return absent[number] if number < len(absent) else "train"
 
 
 @dataclass(frozen=True)

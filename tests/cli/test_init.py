@@ -182,6 +182,44 @@ def test_missing_dev_and_test_are_split_off_train() -> None:
     assert all(len(split) > 5 for split in splits)
 
 
+@pytest.mark.parametrize("count", [10, 11, 20, 30])
+@pytest.mark.parametrize("seed", range(3))
+def test_small_tasks_get_dev_and_test_too(count: int, seed: int) -> None:
+    """By hash alone, most tasks with ten texts have no example for dev or test."""
+    examples = labelled(count, seed)
+    write(Path("all.jsonl"), examples + examples[:2])
+    task = written("--task", "all.jsonl", kind=JOBS["tapt"].kind).task
+    files = [task.train, task.dev, task.test]
+    splits = [{json.loads(line)["text"] for line in Path(str(file)).read_text().splitlines()} for file in files]
+    assert all(splits)
+    assert sum(map(len, splits)) == len(set.union(*splits)) == count
+    assert len(splits[0]) >= 0.6 * count
+
+
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [
+        (2, r"all\.jsonl has 2 different texts, too few for train, dev, test"),
+        (3, "cannot be split off .*has only one value"),
+    ],
+)
+def test_nothing_is_left_behind_if_splits_cannot_be_split_off(count: int, message: str) -> None:
+    examples = [{"text": text, "label": "ab"[number % 2]} for number, text in enumerate(TEXTS[:count])]
+    write(Path("all.jsonl"), examples * 3)
+    for _ in range(2):  # a repeat fails for the same reason
+        with pytest.raises(DataError, match=message) as raised:
+            run_command(["init", "--task", "all.jsonl"])
+        assert "--task TRAIN DEV TEST" in raised.value.fix
+        assert [path.name for path in Path().iterdir()] == ["all.jsonl"]
+
+
+def test_nothing_is_left_behind_if_the_text_is_missing() -> None:
+    write(Path("all.jsonl"), labelled(40, 0))
+    with pytest.raises(DataError, match=r"missing\.jsonl matches no file"):
+        run_command(["init", "missing.jsonl", "--task", "all.jsonl"])
+    assert [path.name for path in Path().iterdir()] == ["all.jsonl"]
+
+
 def test_tasks_may_be_sorted_by_label_and_have_many_classes() -> None:
     write(
         Path("a.jsonl"),
