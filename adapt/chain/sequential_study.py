@@ -269,7 +269,7 @@ def _followed(row: ComparedRow, baseline: str, margin: Margin, rounds: SeedRound
         runs = {goal.label: goal for goal in row.runs([baseline, *is_open], seeds)}
         used |= runs
         look = SeedLook(
-            name=f"{row.name}-{number}",
+            name=f"{row.name}-{number}".replace("/", "_"),  # members may be models, such as FacebookAI/roberta-base
             runs=runs,
             previous=looks[-1] if looks else None,
             row=row.name,

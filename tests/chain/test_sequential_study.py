@@ -243,6 +243,21 @@ def test_seeds_of_a_set_also_vary_the_training_before(content: Content) -> None:
         chain_of(content).build()
 
 
+def test_members_with_a_slash_do_not_nest_the_folders_of_looks(content: Content) -> None:
+    """A bucket has only one level of folders per kind, so it would not find the record of a nested folder."""
+    content["sets"]["model"] = ["FacebookAI/roberta-base"]
+    content["stages"]["finetune"]["for"] = ["recipe", "model"]
+    run = chain_of(content)
+    finish(run.build())
+    chain = run.build()
+    (look, *_) = (goal.stage for goal in chain.goals if isinstance(goal.stage, SeedLook))
+    assert look.row == "topics · model=FacebookAI/roberta-base"
+    assert look.name == "topics · model=FacebookAI_roberta-base-1"
+    assert chain.store.folder_of(look).parent == chain.store.root / "look"
+    assert chain.store.record_of(look)
+    assert replace(look, name="another").key == look.key
+
+
 def test_listed_seeds_are_continued(content: Content) -> None:
     content["stages"]["finetune"]["finetune.seeds"] = [5, 3]
     assert seeds_of(chain_of(content).build(), "up") == [5, 3, 6, 7]
