@@ -19,6 +19,9 @@ from adapt.runner.stage import Stage, changes
 from adapt.support.errors import StageError
 from adapt.terminal.console import json_line, log, log_values
 
+LONGEST_NAME = 200
+"""Maximum length of a stage's name in the name of its folder [bytes]. Most file systems allow 255 bytes for the name of
+a file or folder, and locks, logs and temporary folders have longer names than the stage's folder."""
 _passed_over: set[Path] = set()
 """Folders of unreadable records about which this process has already logged a warning."""
 
@@ -40,12 +43,15 @@ class Store:
     def folder(self, stage: str, name: str, key: str) -> Path:
         """Returns the existing folder of a stage, or else the folder that the stage will get.
 
-        The existing folder may have an earlier name. If there are several folders, for example an incomplete copy, a
-        folder in which the stage is finished is preferred.
+        The name of a new folder contains at most the first LONGEST_NAME bytes of the stage's name. The existing folder
+        may have an earlier name. If there are several folders, for example an incomplete copy, a folder in which the
+        stage is finished is preferred.
         """
         if self.mirror and (made := self.mirror.records.folder(stage, key)):
             return made
         of_kind, ending = self.root / stage, f"-{key[:DIGITS]}"
+        if len(os.fsencode(name)) > LONGEST_NAME:
+            name = os.fsencode(name)[:LONGEST_NAME].decode(errors="ignore")  # without an incomplete last character
         own = of_kind / f"{name}{ending}"
         # uses os.path.exists, which returns False if this user may not enter the folder
         if os.path.exists(own / RECORD_FILE):

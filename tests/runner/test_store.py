@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from adapt.runner import ensure
 from adapt.runner.record import Record
 from adapt.runner.store import DIGITS, Store, failure_of, log_of, logged, logged_lines
 from adapt.support.errors import ConfigError, DataError, StageError
 from adapt.terminal import console
 from adapt.terminal.console import log, log_values, take_log_format
 from tests.runner.test_record import record
+from tests.runner.toys import idle, single
 
 KEY, OTHER = "1a" * 32, "2b" * 32
 
@@ -30,6 +32,25 @@ def finished(store: Store, stage: str, name: str, key: str, **changed: Any) -> R
 
 def test_a_folder_has_the_stages_kind_name_and_key(store: Store) -> None:
     assert store.folder("train", "demo", KEY) == store.root / "train" / "demo-1a1a1a1a1a1a1a1a"
+
+
+@pytest.mark.parametrize("letter", ["a", "ä", "字"])
+def test_a_stage_with_a_long_name_can_run(store: Store, letter: str) -> None:
+    """A name may join the names of many tasks. Most file systems only allow names of 255 bytes."""
+    stage = single(idle, f"n{letter * 300}")
+    made = ensure(stage, store).record
+    name = made.path.name.rpartition("-")[0]
+    assert stage.name.startswith(name)
+    assert len(name.encode()) == {"a": 200, "ä": 199, "字": 199}[letter]
+    assert ensure(stage, Store(store.root)).record == made
+    assert made.name == stage.name
+
+
+def test_a_long_folder_of_an_earlier_version_is_found(store: Store) -> None:
+    name = "n" * 220
+    folder = store.root / "train" / f"{name}-{KEY[:DIGITS]}"
+    folder.mkdir(parents=True)
+    assert store.folder("train", name, KEY) == folder
 
 
 def test_an_empty_store_has_no_records(store: Store) -> None:
