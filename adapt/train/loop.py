@@ -220,7 +220,13 @@ class Loop:
         return self.points.measure(progress, is_last) if self.points else {}
 
     def spike_watch(self, progress: Progress) -> SpikeWatch | None:
-        """Returns the watch that looks for spikes, or None if `training.on_spike` is not set."""
+        """Returns the watch that looks for spikes, or None if `training.on_spike` is not set.
+
+        A phase begins with an empty window. Its objective, mixture or batches may change the loss and the gradient
+        norm, so it is not judged by the steps of the previous phase.
+        """
+        if self.first_step and progress.step == self.first_step:
+            progress.recent_losses, progress.recent_norms, progress.skipped_in_a_row = [], [], 0
         named = self.spike_text.named if self.spike_text else lambda step: "not known"
         return SpikeWatch(self.training, progress, named) if self.training.on_spike else None
 

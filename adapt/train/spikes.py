@@ -3,7 +3,8 @@
 A value is a spike if it is not finite, or if it exceeds m + k max(1.4826 MAD, |m| / 100). m is the median of the values
 of the last n steps, and MAD their median absolute deviation from m. For normally distributed values, 1.4826 MAD is
 their standard deviation. Unlike mean and standard deviation, m and MAD hardly change if a few values are extreme. The
-decision needs n / 2 values, so only non-finite values are spikes in the first n / 2 steps.
+decision needs n / 2 values, so only non-finite values are spikes in the first n / 2 steps of a run, and of each of its
+phases.
 """
 
 import math

@@ -135,9 +135,10 @@ class Progress:
     """Time summed over all devices [s]. It includes measurements between steps, and steps lost to crashes if this
     process computed these steps."""
     recent_losses: list[float] = field(default_factory=list)
-    """Losses of the last steps, oldest first. Empty unless `training.on_spike` is set (see `adapt.train.spikes`)."""
+    """Losses of the last steps of the phase, oldest first. Empty unless `training.on_spike` is set (see
+    `adapt.train.spikes`)."""
     recent_norms: list[float] = field(default_factory=list)
-    """Gradient norms of the last steps, oldest first. Empty unless `training.on_spike` is set."""
+    """Gradient norms of the last steps of the phase, oldest first. Empty unless `training.on_spike` is set."""
     skipped_in_a_row: int = 0
     """Number of steps that were skipped since the last step that changed the weights."""
     skipped: list[int] = field(default_factory=list)

@@ -20,6 +20,7 @@ from adapt.model.locate import Pretrained
 from adapt.stage.training_plan import training_what
 from adapt.support.errors import TrainingError
 from adapt.train.engine import Engine
+from adapt.train.loop import Loop
 from adapt.train.model_options import LossScale
 from adapt.train.schedule import learning_rate
 from adapt.train.spikes import SPIKES_FILE, Spike, SpikeText, SpikeWatch, limit
@@ -86,6 +87,19 @@ def test_a_run_that_stopped_has_the_key_of_one_that_skips() -> None:
     plain, stop, skip = (training_what(TrainingConfig(on_spike=on, max_spikes=3)) for on in (None, "stop", "skip"))
     assert stop == skip
     assert stop.keys() - plain.keys() == {"on_spike", "spike_window_steps", "spike_deviations"}
+
+
+@pytest.mark.parametrize(("first", "is_kept"), [(0, True), (3, True), (4, False)])
+def test_a_phase_is_not_judged_by_the_steps_of_the_phase_before_it(first: int, is_kept: bool) -> None:
+    """A run that continues within its phase, or from a shorter run (`first` is 0), keeps the window."""
+    progress = Progress(step=4, recent_losses=[2.0] * 128, recent_norms=[1.0] * 128, skipped_in_a_row=2, skipped=[3, 4])
+    nothing = cast(Any, None)
+    loop = Loop(nothing, nothing, nothing, TrainingConfig(on_spike="skip"), 1, 9, 0, first_step=first)
+    looks = loop.spike_watch(progress)
+    assert looks
+    assert bool(looks.judge(5, 3.0, 1.5)) == is_kept
+    assert progress.recent_losses[:-1] == ([2.0] * 127 if is_kept else [])
+    assert (progress.skipped_in_a_row, progress.skipped) == ((3, [3, 4, 5]) if is_kept else (0, [3, 4]))
 
 
 BAD = {3: math.nan, 5: 1e6}
