@@ -19,7 +19,7 @@ from adapt.method.domain_parameters import enter_sets
 from adapt.method.elle.growth import Growth, check_growths, check_prompts
 from adapt.model.architecture import PROMPTS, check_units
 from adapt.model.size import ModelSize
-from adapt.support.errors import DataError
+from adapt.support.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -81,8 +81,19 @@ class Elle(Method):
     def check(self, config: Config, model: Path) -> None:
         check_units(model)
         check_prompts(config, model, self.options.prompt_length)
+        self._check_spikes(config)
         domains = max(len(self.options.layers), len(self.options.heads))
         check_growths(model, [self._growth(number) for number in range(1, domains + 1)])
+
+    def _check_spikes(self, config: Config) -> None:
+        """Refuses `training.on_spike` if steps may replay text, because an earlier domain has another loss."""
+        replays = self.options.recovery_fraction or self.options.replay_fraction
+        if config.training.on_spike and replays and len(config.corpus.sources) > 1:
+            raise ConfigError(
+                f"training.on_spike is {config.training.on_spike}, but some steps of method.kind elle replay earlier"
+                " domains, whose loss differs from the loss on the new domain, so these steps may look like spikes",
+                "leave training.on_spike out, or set elle.recovery_fraction and elle.replay_fraction to 0",
+            )
 
     def after_domain(self, learnt: Domain) -> Mapping[str, Stage[Any]]:
         """Returns the domain's prepared text, because later training runs replay it."""

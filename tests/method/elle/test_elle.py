@@ -1,6 +1,7 @@
 """Tests ELLE: which steps replay past text, the loss of these steps, and the inputs of later domains."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +9,14 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from adapt.config import Config
+from adapt.config import Config, CorpusConfig, SourceConfig, TrainingConfig
 from adapt.method.base import Domain, Setting
 from adapt.method.elle.grown_model import BEFORE_HEAD
 from adapt.method.elle.method import TEXT, Elle, ElleOptions
 from adapt.model.additions.table import KEY
 from adapt.model.architecture import PATTERNS
 from adapt.objective.objective import Batch
-from adapt.support.errors import ModelError
+from adapt.support.errors import ConfigError, ModelError
 from tests.method.elle.test_past_text import text_folder
 from tests.train.capacity.test_memory import ROBERTA
 from tests.train.toy import Objective, columns, model
@@ -94,3 +95,15 @@ def test_all_known_architectures_can_grow(tiny_bert: Path, tmp_path: Path) -> No
     (tmp_path / "config.json").write_text(f'{{"model_type": "bert", "{KEY}": [{{"kind": "adapters"}}]}}')
     with pytest.raises(ModelError, match=r"cannot be grown \(method\.kind elle\): it carries adapters"):
         Elle(ElleOptions()).check(Config(), tmp_path)
+
+
+def test_spikes_are_not_judged_if_steps_replay_earlier_domains(tiny_bert: Path) -> None:
+    one, two = (CorpusConfig(sources=[SourceConfig(name, paths=name) for name in names]) for names in ("a", "ab"))
+    replaying = ElleOptions(layers=[], heads=[], prompt_length=0)
+    for on_spike in ("stop", "skip"):
+        training = TrainingConfig(on_spike=on_spike)
+        with pytest.raises(ConfigError, match=rf"training\.on_spike is {on_spike}, but some steps of method"):
+            Elle(replaying).check(Config(corpus=two, training=training), tiny_bert)
+        Elle(replaying).check(Config(corpus=one, training=training), tiny_bert)
+        without = replace(replaying, recovery_fraction=0.0, replay_fraction=0.0)
+        Elle(without).check(Config(corpus=two, training=training), tiny_bert)
