@@ -97,6 +97,12 @@ class Method:
     """Whether a sequence trains each domain from the first model and merges all models as configured in `merge`."""
     goes_alone: ClassVar[bool] = False
     """Whether the method is also useful if each domain gets its own model (`sequence.mode: separate`)."""
+    trains_head: bool = True
+    """Whether the language-model head is trained. If not, `model.head: new` is refused, because the new head would keep
+    its random weights."""
+    trains_layers: bool = True
+    """Whether the weights of the layers are trained. If not, `model.reinitialize_top` is refused, because the new
+    layers would keep their random weights."""
     by_domain: bool = False
     """Whether the model has separate parameters for each domain, so that outputs depend on the text's domain."""
     adds_modules: bool = False

@@ -44,6 +44,7 @@ class TrainsSets(Method):
     """Base class of methods that train a set of added parameters: the domain's own set, or one set for all domains."""
 
     adds_modules = True
+    trains_head = trains_layers = False
     _names: Sequence[str] = ()
     """Names of the domains for which the model has sets."""
 

@@ -46,7 +46,11 @@ class Freeze(Method):
 
     Options = FreezeOptions
     kind: ClassVar[str] = "freeze"
-    options: FreezeOptions
+
+    def __init__(self, options: FreezeOptions) -> None:
+        super().__init__(options)
+        self.options: FreezeOptions = options
+        self.trains_head = self.trains_layers = not options.all_but_module
 
     def settings(self) -> dict[str, Any]:
         """`all_but_module` was added later, and is only in the key if it is true, so that old keys stay valid."""
@@ -104,6 +108,7 @@ class Expand(Method):
 
     Options = ExpandOptions
     kind: ClassVar[str] = "expand"
+    trains_head = trains_layers = False
     options: ExpandOptions
 
     def check(self, config: Config, model: Path) -> None:

@@ -22,6 +22,7 @@ from adapt.stage.context import Context, root_of, with_teachers
 from adapt.stage.prepare_text import Prepared, Streamed
 from adapt.stage.training_result import Trained, outcome_of
 from adapt.stage.weigh_words import WeighWords, weighed_words
+from adapt.support.errors import ConfigError
 from adapt.terminal.console import log
 from adapt.train import metric_trackers, schedule, stopping, training_run
 from adapt.train.capacity import device, flops, memory
@@ -101,7 +102,7 @@ class Train(Stage[Trained]):
         Raises:
             ConfigError: a phase does not suit the job. Or the objective needs general text, but there is none. Or the
                 objective needs prepared text, but the corpus is streamed. Or a rule of training.stop names a metric
-                that is not measured.
+                that is not measured. Or the method would never train new random weights.
         """
 
         def words(config: Config) -> WeighWords | None:
@@ -151,6 +152,7 @@ class Train(Stage[Trained]):
             )
         last = training or whole
         last._check_lengths()
+        last._check_random_weights()
         return last
 
     @property
@@ -293,6 +295,24 @@ class Train(Stage[Trained]):
             total = None if total is None or steps is None else total + steps
         if total is not None:
             schedule.check_head_warmup(self.head_warmup, total)
+
+    def _check_random_weights(self) -> None:
+        """Checks that the method trains a new head and new top layers, if the model has any.
+
+        Raises:
+            ConfigError: the method freezes them, so they would keep their random weights.
+        """
+        method, model = method_of(self.config), self.config.model
+        settings = {
+            "model.head is new": self.has_new_head and not method.trains_head,
+            f"model.reinitialize_top is {model.reinitialize_top}": self.new_layers and not method.trains_layers,
+        }
+        if setting := next((setting for setting, is_frozen in settings.items() if is_frozen), ""):
+            raise ConfigError(
+                f"{setting}, but method.kind {self.config.method.kind} freezes the model, so the new weights would stay"
+                " random",
+                "train with method.kind plain first, and then start from the trained model without this setting",
+            )
 
     @property
     def _kept(self) -> int:

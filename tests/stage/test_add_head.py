@@ -10,10 +10,11 @@ import pytest
 from safetensors.torch import load_file, save_file
 from transformers import MPNetConfig, MPNetForMaskedLM
 
-from adapt.config import Config, MixtureConfig, ModelConfig, PhaseConfig, StorageConfig
+from adapt.config import Config, MethodConfig, MixtureConfig, ModelConfig, PhaseConfig, StorageConfig
 from adapt.evaluate.measure_model import trained_on
 from adapt.job.measuring_jobs import extend, trim
 from adapt.job.training_jobs import dapt_stages
+from adapt.method.table import METHODS
 from adapt.model.locate import Pretrained
 from adapt.model.start import Start
 from adapt.runner import Stage, Store, ensure
@@ -183,6 +184,38 @@ def test_a_run_that_trains_only_the_new_head_is_refused(config: Config) -> None:
     later = longer.starting_from(dapt_stages(longer).training)
     assert dapt_stages(later.configured(replace(config, model=model))).training.head_warmup == 0
     dapt_stages(Context.of(replace(config, model=model, training=replace(config.training, epochs=1.0))))
+
+
+FREEZING: list[tuple[str, dict[str, Any], bool, bool]] = [
+    *((kind, {}, True, True) for kind in ("lora", "adapters", "prefix", "demix", "cpt", "hat")),
+    ("prompt", {"length": 8}, True, True),
+    ("hat", {"on": "model"}, True, False),
+    ("freeze", {"all_but_module": True}, True, True),
+    *((kind, {}, False, False) for kind in ("freeze", "l2sp", "das")),
+]
+"""Methods with options, and whether they freeze the head and the layers."""
+
+
+@pytest.mark.parametrize(("kind", "options", "head", "layers"), FREEZING)
+def test_a_method_that_would_leave_new_weights_random_is_refused(
+    config: Config, tiny_bert: Path, kind: str, options: dict[str, Any], head: bool, layers: bool
+) -> None:
+    found = METHODS.load(kind).Options
+    method = {"method": MethodConfig(kind), "method_options": found and found(**options)}
+    redrawn = replace(config, **method, model=ModelConfig(path=str(tiny_bert), reinitialize_top=1))
+    for given, setting, is_frozen in (
+        (replace(config, **method), "model.head is new", head),
+        (redrawn, "model.reinitialize_top is 1", layers),
+    ):
+        context = Context.of(given)
+        plain = context.configured(replace(given, method=MethodConfig(), method_options=None))
+        trained = context.starting_from(dapt_stages(plain).training)
+        Train.of(trained.configured(given), dapt_stages(plain).training.corpora)  # the new weights are trained
+        if not is_frozen:
+            dapt_stages(context)
+            continue
+        with pytest.raises(ConfigError, match=f"{setting}, but method.kind {kind} freezes the model"):
+            dapt_stages(context)
 
 
 def test_a_turned_decoder_depends_on_a_tokenizer_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

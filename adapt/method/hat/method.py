@@ -114,7 +114,11 @@ class Hat(LearnsMasks):
 
     Options = HatOptions
     kind: ClassVar[str] = "hat"
-    options: HatOptions
+
+    def __init__(self, options: HatOptions) -> None:
+        super().__init__(options)
+        self.options: HatOptions = options
+        self.trains_layers = options.on == "model"
 
     def settings(self) -> dict[str, Any]:
         options = super().settings()

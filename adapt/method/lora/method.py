@@ -64,6 +64,7 @@ class Lora(Method):
 
     Options = LoraOptions
     kind: ClassVar[str] = "lora"
+    trains_head = trains_layers = False
 
     def __init__(self, options: LoraOptions) -> None:
         super().__init__(options)
