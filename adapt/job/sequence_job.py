@@ -193,10 +193,16 @@ def _all_at_once(setup: sequence_steps.Setup) -> Iterator[Step]:
     """Builds one training stage on all domains mixed, as long as the separate stages of all domains together."""
     config, training = setup.context.config, setup.context.config.training
     given = {name: getattr(training, name) for name in ("max_steps", "max_tokens", "max_flops")}
-    limits = {name: value * len(setup.order) for name, value in given.items() if value}
+    domains = len(setup.order)
+    limits = {name: value * domains for name, value in given.items() if value}
+    phases = [
+        replace(phase, steps=phase.steps and phase.steps * domains, tokens=phase.tokens and phase.tokens * domains)
+        for phase in training.phases
+    ]
     sources = [source for source in config.corpus.sources if source.name in setup.order]
     corpus = replace(config.corpus, sources=sources)
-    joint = setup.context.configured(replace(config, corpus=corpus, training=replace(training, **limits)))
+    training = replace(training, phases=phases, **limits)
+    joint = setup.context.configured(replace(config, corpus=corpus, training=training))
     texts = sequence_steps.as_listed(config, setup.texts)
     watched = {"domain": prepare_text.Gather(config.name, texts), **setup.beside}
     replay = replayed_text(joint, setup.general, domain=texts.values())

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from adapt.config import Config, PhaseConfig, SourceConfig, TaptConfig
+from adapt.config import Config, MethodConfig, PhaseConfig, SequenceConfig, SourceConfig, TaptConfig
 from adapt.config.job_config import TAPT_LENGTH
 from adapt.job import JOBS
 from adapt.job.sequence_job import sequence_stages
@@ -66,6 +66,21 @@ def test_a_changed_or_added_last_phase_reuses_the_phases_before(config: Config) 
     plain = built(config)
     assert plain.training.phases == (plain.training,)
     assert (plain.phases, plain.between) == ((), ())
+
+
+def test_joint_training_has_the_phases_of_all_domains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = replace(sequence_world(tmp_path, monkeypatch), method=MethodConfig())
+    base = phased(world, {"steps": 6}, {"tokens": 1000}, max_steps=None)
+    shares = phased(world, {"fraction": 0.5}, {}, max_steps=10)
+
+    def limits(config: Config, mode: Literal["separate", "joint"]) -> list[tuple[int | None, int | None]]:
+        stage = sequence_stages(Context.of(replace(config, sequence=SequenceConfig(mode=mode))))
+        each = [phase.config.training for phase in stage.steps[0].training.phases]
+        return [(training.max_steps, training.max_tokens) for training in each]
+
+    assert limits(base, "separate") == [(6, None), (None, 1000)]
+    assert limits(base, "joint") == [(18, None), (None, 3000)]
+    assert limits(shares, "joint") == [(30, None), (30, None)]
 
 
 def test_a_share_of_a_longer_run_is_another_phase(config: Config) -> None:
