@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from adapt.config import NonNegativeFloat, OpenFraction, PositiveInt
+from adapt.config import Config, NonNegativeFloat, OpenFraction, PositiveInt
 from adapt.method.base import Added, AddedMemory, Method, Setting, TrainingEngine
+from adapt.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -55,6 +56,17 @@ class Derpp(Method):
     options: DerppOptions
     rehearsal: Rehearsal
     """Stores the reservoir and replays its rows. `prepare_model` sets this object. All ranks store the same rows."""
+
+    def check(self, config: Config, model: Path) -> None:
+        training = config.training
+        lengths = {phase.sequence_length or training.sequence_length for phase in training.phases}
+        if training.length_ramp or len(lengths) > 1:
+            field = "training.length_ramp" if training.length_ramp else "sequence_length in training.phases"
+            raise ConfigError(
+                f"{field} changes the length of the rows, but method.kind derpp replays earlier rows together with new"
+                " ones, so all rows need the same length",
+                f"leave out {field}, or choose another method.kind",
+            )
 
     def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         from adapt.method.derpp.reservoir import Rehearsal

@@ -22,6 +22,7 @@ from adapt.method.derpp.method import DerppOptions
 from adapt.model.linear_losses import linear_cross_entropy
 from adapt.model.sparse_prediction import check_linear_head, compared_at, gather_of
 from adapt.objective.objective import Corrupted
+from adapt.support.errors import ConfigError
 from adapt.support.splitmix import mix
 
 RESERVOIR_FILE = "reservoir.safetensors"
@@ -217,9 +218,20 @@ class Rehearsal:
 
 
 def _joined(part: Corrupted, replayed: Sequence[KeptRow]) -> Corrupted:
-    """Appends replayed rows to a micro-batch."""
+    """Appends replayed rows to a micro-batch.
+
+    Raises:
+        ConfigError: the replayed rows have another length.
+    """
     if not replayed:
         return part
+    length, new = len(replayed[0].inputs), part.input_ids.shape[1]
+    if length != new:
+        raise ConfigError(
+            f"method.kind derpp replays rows of {length} tokens from an earlier training run, but the rows of this run"
+            f" have {new}",
+            f"set training.sequence_length to {length}, as in the earlier run",
+        )
     marks = torch.stack([row.marks for row in replayed], 1)
     return replace(
         part,

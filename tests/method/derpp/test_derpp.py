@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from adapt.config import Config, PhaseConfig, TrainingConfig
 from adapt.method.base import Added, Setting
 from adapt.method.derpp.method import Derpp, DerppOptions
 from adapt.method.derpp.reservoir import priorities
 from adapt.objective.objective import Batch, Corrupted
+from adapt.support.errors import ConfigError
 from tests.method.trained import BEFORE, loaded
 from tests.train import toy
 from tests.train.capacity.test_memory import ROBERTA
@@ -122,6 +124,35 @@ def test_the_next_domain_gets_the_reservoir(tmp_path: Path) -> None:
         row.priority for row in method.rehearsal.reservoir.rows
     ]
     assert torch.equal(after.rehearsal.reservoir.rows[2].states, method.rehearsal.reservoir.rows[2].states)
+
+
+def test_replayed_rows_of_another_length_are_refused(tmp_path: Path) -> None:
+    """A later job may continue with the reservoir of a job with other rows."""
+    method, model = prepared(tmp_path)
+    taken(method, model, 0)
+    shorter = {name: rows[:, :8] if rows.ndim == 2 else rows for name, rows in toy.columns(1).items()}
+    seen = toy.Objective().corrupt(Batch.of({**shorter, "lengths": shorter["lengths"].clip(max=8)}))
+    with pytest.raises(ConfigError, match=r"replays rows of 12 tokens .*, but the rows of this run have 8") as refused:
+        list(method.losses(model, [seen], toy.Objective(), 1, len(seen.targets)))
+    assert "set training.sequence_length to 12" in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("training", "field"),
+    [
+        (TrainingConfig(length_ramp=[(1000, 64)]), r"training\.length_ramp"),
+        (TrainingConfig(phases=[PhaseConfig(steps=1), PhaseConfig(sequence_length=64)]), "sequence_length in training"),
+        (TrainingConfig(sequence_length=64, phases=[PhaseConfig(steps=1), PhaseConfig(sequence_length=64)]), ""),
+        (TrainingConfig(batch_ramp=[(1000, 64)]), ""),
+    ],
+)
+def test_rows_that_change_their_length_are_refused(training: TrainingConfig, field: str) -> None:
+    method, config = Derpp(DerppOptions()), Config(training=training)
+    if not field:
+        method.check(config, Path("unused"))
+        return
+    with pytest.raises(ConfigError, match=f"^{field}.* changes the length of the rows"):
+        method.check(config, Path("unused"))
 
 
 def test_a_trial_of_the_memory_use_stores_no_rows(tmp_path: Path) -> None:
