@@ -44,21 +44,31 @@ def apply_options(model: PreTrainedModel, training: TrainingConfig, device: torc
             layer.compile()
 
 
-def freeze(model: PreTrainedModel, training: TrainingConfig) -> None:
+_WRAPPED = ".base_layer."
+"""Part that peft inserts into the names of a layer's parameters (method `lora`)."""
+
+
+def freeze(model: PreTrainedModel, training: TrainingConfig, method: str) -> None:
     """Freezes the parameters that `training.freeze` names. Changes the model in place.
 
     Args:
         model: model that no engine has wrapped yet, with the parameters that the method adds.
         training: training settings.
+        method: name of the method (`method.kind`), which may have frozen other parameters.
 
     Raises:
         ConfigError: an entry matches no parameter, or no parameter would be trained.
     """
     if not training.freeze:
         return
-    named = dict(model.named_parameters())
+    named = {name.replace(_WRAPPED, "."): parameter for name, parameter in model.named_parameters()}
     for name in frozen_names(named, model.config.model_type, training.freeze):
         named[name].requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in named.values()):
+        raise ConfigError(
+            f"training.freeze leaves no parameter to train with method.kind {method}, which freezes most of the model",
+            "leave training.freeze out, or freeze fewer parameters",
+        )
 
 
 def checkpoint(model: PreTrainedModel) -> None:

@@ -174,7 +174,7 @@ class RankParts:
         assert setting.load
         model: Any = method.prepare_model(setting.load(start.model), setting)
         objective.prepare(model)
-        model_options.freeze(model, training)
+        model_options.freeze(model, training, config.method.kind)
         model.train().to(device)
         model_options.apply_options(model, training, device)
         for each in padded.every_document_rows(model) if config.resources.zero_stage == 3 else ():

@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 
 from adapt.config import TrainingConfig
+from adapt.method.base import Setting
+from adapt.method.lora.method import Lora, LoraOptions
 from adapt.model.packing.isolation import keep_documents_apart
 from adapt.objective.objective import CausalLanguageModelling
 from adapt.support.errors import ConfigError, ModelError, TrainingError
@@ -58,12 +60,21 @@ def test_checkpointing_changes_nothing(name: str, dropout: bool) -> None:
 
 def test_frozen_parameters_get_no_gradient() -> None:
     model = random_model("bert")
-    freeze(model, TrainingConfig(freeze=["embeddings", "layers:1", "*.output.*"]))
+    freeze(model, TrainingConfig(freeze=["embeddings", "layers:1", "*.output.*"]), "plain")
     keep_documents_apart(model.eval())
     CausalLanguageModelling().loss(model.train(), rows(10, documents=2)).backward()
     without = {name for name, parameter in model.named_parameters() if parameter.grad is None}
     named = {name for name in dict(model.named_parameters()) if "_embeddings." in name or ".output." in name}
     assert without == named | {name for name, _ in model.named_parameters() if ".layer.0." in name}
+
+
+def test_parameters_are_frozen_in_a_model_with_adapters() -> None:
+    """The name of a weight matches although peft renames it, and at least one adapter must be trained."""
+    model = Lora(LoraOptions(rank=2)).prepare_model(random_model("bert"), Setting())
+    freeze(model, TrainingConfig(freeze=["bert.encoder.layer.0.attention.self.query.weight"]), "lora")
+    assert any(parameter.requires_grad for parameter in model.parameters())
+    with pytest.raises(ConfigError, match=r"training\.freeze leaves no parameter to train with method\.kind lora"):
+        freeze(model, TrainingConfig(freeze=["*.attention.*", "*.intermediate.*", "*.output.*"]), "lora")
 
 
 @pytest.mark.slow

@@ -83,7 +83,14 @@ class Lora(Method):
         check_units(model)
         if self.options.kind == "corda":
             measurement.check_prepared(config, "the input of the layers", "choose another lora.kind")
-        if size := model_size(model):
+        size = model_size(model)
+        if size and f"layers:{size.layers}" in config.training.freeze:
+            raise ConfigError(
+                f"training.freeze has layers:{size.layers}, which freezes all layers, but method.kind lora trains only"
+                " adapters in the layers",
+                "leave training.freeze out, or freeze fewer layers",
+            )
+        if size:
             check_rank(self.options, min(size.hidden, size.attention))
 
     def before(self, first: Domain) -> Mapping[str, Stage[Any]]:

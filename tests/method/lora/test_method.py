@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from adapt.config import Config
+from adapt.config import Config, TrainingConfig
 from adapt.method.base import Setting
 from adapt.method.lora.method import Lora, LoraOptions
 from adapt.support.errors import ConfigError, ModelError
@@ -135,6 +135,15 @@ def test_initial_additions_depend_on_seed_and_domain() -> None:
     assert torch.equal(first, again)
     assert not torch.equal(first, elsewhere)
     assert not torch.equal(first, after)
+
+
+def test_freezing_all_layers_is_refused(tiny_bert: Path) -> None:
+    def check(*freeze: str) -> None:
+        Lora(LoraOptions()).check(Config(training=TrainingConfig(freeze=list(freeze))), tiny_bert)
+
+    check("embeddings", "layers:1")
+    with pytest.raises(ConfigError, match=r"training\.freeze has layers:2, which freezes all layers"):
+        check("layers:2")
 
 
 def test_models_with_unknown_layers_are_refused(tmp_path: Path) -> None:
