@@ -303,7 +303,8 @@ class Mixture:
         """Returns this mixture for the part of a run from `sample` on, if earlier parts used other mixtures.
 
         Each group continues after the rows that were drawn from its sources, so no row is repeated before every row of
-        the group was used once. If the earlier parts used the same mixture, the order of samples does not change.
+        the group was used once. This does not hold if the parts group the sources differently, because only some of
+        them have sampling weights. If the earlier parts used the same mixture, the order of samples does not change.
 
         Args:
             sample: number of the first sample of the part.
