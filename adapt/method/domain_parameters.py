@@ -24,6 +24,7 @@ from adapt.model.additions.table import stored_additions, with_addition
 from adapt.model.architecture import PROMPTS, check_units, max_sequence_length, try_unknown
 from adapt.model.locate import CONFIG, read_json
 from adapt.model.size import ModelSize
+from adapt.objective.table import needs_decoder
 from adapt.support.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
@@ -270,7 +271,7 @@ class Prompted(TrainsVectors):
     def check(self, config: Config, model: Path) -> None:
         self.check_sets(config, model)
         check_room(config, model, "prompt.length", self.options.length)
-        causal = config.objective.kind == "causal"
+        causal = needs_decoder(config.objective)
         if try_unknown(model, causal, config.model.trust_remote_code) not in ("packed", None):
             kind = read_json(model / CONFIG).get("model_type")
             raise ModelError(

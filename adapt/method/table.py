@@ -6,7 +6,7 @@ from adapt.config import Config
 from adapt.config.kinds import Kinds
 from adapt.method.base import Method
 from adapt.model.architecture import try_unknown
-from adapt.objective.table import RTD, reads_own_vectors
+from adapt.objective.table import RTD, needs_decoder, reads_own_vectors
 from adapt.support.errors import ConfigError
 
 METHODS: Kinds[type[Method]] = Kinds(
@@ -91,7 +91,7 @@ def check_method(config: Config, model: Path) -> None:
         )
     method.check(config, model)
     if method.scores_in_blocks:
-        causal = config.objective.kind == "causal"
+        causal = needs_decoder(config.objective)
         try_unknown(model, causal, config.model.trust_remote_code, in_blocks=method.scores_in_blocks)
 
 

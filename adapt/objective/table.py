@@ -156,6 +156,11 @@ def predicts_shifted(objective: ObjectiveConfig) -> bool:
     return objective.kind == "mntp"
 
 
+def needs_decoder(objective: ObjectiveConfig) -> bool | None:
+    """Returns whether a model must predict next tokens, or None if encoders and decoders are both accepted."""
+    return None if predicts_shifted(objective) else objective.kind == "causal"
+
+
 def weighs_words(objective: ObjectiveConfig) -> bool:
     """Whether the objective needs the weights of the domain's words, which a stage computes before the training."""
     return objective.kind == "difference"

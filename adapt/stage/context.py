@@ -325,7 +325,7 @@ def with_teachers(context: Context) -> tuple[Config, tuple[Start, ...]]:
         if student and teacher:
             _check_sizes(f"{field}: {path}", student, teacher, method.needs_equal_width)
         if method.scores_in_blocks:
-            causal = config.objective.kind == "causal"
+            causal = objectives.needs_decoder(config.objective)
             try_unknown(folder, causal, config.model.trust_remote_code, in_blocks=method.scores_in_blocks)
     options = method.at_folders([start.pretrained.model for start in starts])
     return replace(config, method_options=options), starts

@@ -28,7 +28,7 @@ from adapt.model.architecture import (
 from adapt.model.locate import CONFIG, Pretrained, has_tokenizer, no_head, read_json, weight_files
 from adapt.model.size import model_size, read_header, token_table
 from adapt.model.start import Start
-from adapt.objective.table import RTD, objective_options, predicts_shifted, sees_only_earlier
+from adapt.objective.table import RTD, needs_decoder, objective_options, sees_only_earlier
 from adapt.ray.runtime import address_of, check_address
 from adapt.runner.bucket_errors import Address
 from adapt.runner.files import storage_errors
@@ -125,7 +125,7 @@ def check_start(config: Config, start: Start) -> None:
         ConfigError: an option of the objective does not fit the model.
     """
     if config.objective.kind != RTD:
-        check_model(start, _causal(config), sees_only_earlier(config.objective))
+        check_model(start, needs_decoder(config.objective), sees_only_earlier(config.objective))
         return
     check_weights(start.pretrained.model)
     check_detector(start.pretrained.model)
@@ -141,13 +141,8 @@ def way_of_documents(config: Config, start: Start) -> Way | None:
         ModelError: the model cannot be trained.
     """
     model, trusts = start.pretrained.model, start.pretrained.trust_remote_code
-    way = try_unknown(model, _causal(config), trusts, sees_only_earlier(config.objective))
+    way = try_unknown(model, needs_decoder(config.objective), trusts, sees_only_earlier(config.objective))
     return None if way == "packed" else way
-
-
-def _causal(config: Config) -> bool | None:
-    """Returns whether a model must predict next tokens, or None if encoders and decoders are both accepted."""
-    return None if predicts_shifted(config.objective) else config.objective.kind == "causal"
 
 
 def check_generator(config: Config, pretrained: Pretrained) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adapt.config import Config, MethodConfig, ResourcesConfig, flat, section_of
+from adapt.config import Config, MethodConfig, ObjectiveConfig, ResourcesConfig, flat, section_of
 from adapt.method.base import Method
 from adapt.method.das.method import Das, DasOptions
 from adapt.method.table import METHODS, check_method, method_of
@@ -149,6 +149,25 @@ def test_unsupported_zero_stages_are_refused(monkeypatch: pytest.MonkeyPatch, tm
         check_method(config, tmp_path)
     assert caught.value.fix == "choose one of 0, 1"
     check_method(replace(config, resources=ResourcesConfig(zero_stage=1)), tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["distill", "derpp", "prompt"])
+def test_a_bidirectional_decoder_of_an_unknown_type_is_accepted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
+) -> None:
+    """Masked next-token prediction trains decoders, so the model is not checked for being an encoder."""
+    (tmp_path / "config.json").write_text('{"model_type": "gpt_neox", "max_position_embeddings": 1024}')
+    asked: list[bool | None] = []
+
+    def tried(_: Path, causal: bool | None, *args: Any, **options: Any) -> str:
+        asked.append(causal)
+        return "packed"
+
+    for module in ("adapt.method.table", "adapt.method.domain_parameters"):
+        monkeypatch.setattr(f"{module}.try_unknown", tried)
+    for objective in ("mntp", "causal", "mlm"):
+        check_method(replace(named(kind), objective=ObjectiveConfig(kind=objective)), tmp_path)
+    assert asked == [None, True, False]
 
 
 def test_choosing_a_method_does_not_load_torch() -> None:
