@@ -18,7 +18,7 @@ import json
 import re
 import zlib
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, islice
@@ -137,7 +137,8 @@ for training."""
 INDEX_FILE = "items.txt"
 """Name of the file, in the training run's folder, with the number of tokens of each item."""
 ENOUGH_RECORDS = 1000
-"""Number of records after which the share of unreadable records is checked."""
+"""Number of records after which the share of unreadable records is checked while a corpus is read. The share is checked
+again at the end of the corpus."""
 
 
 @dataclass(frozen=True)
@@ -192,12 +193,14 @@ class Online:
         """Indices of the items in the order of reading."""
         return permute(np.arange(len(self.items)), len(self.items), self.cut.seed, 0).tolist()  # type: ignore[no-any-return]
 
-    def batches(self, step: int, parallel: bool = True) -> Iterator[Columns]:
+    def batches(self, step: int, parallel: bool = True, tell: Callable[[str], None] = log) -> Iterator[Columns]:
         """Returns the global batches from a step on, up to the end of the corpus.
 
         Args:
             step: step of the first batch.
             parallel: whether Ray Data tasks read ahead of training. If False, this process reads.
+            tell: function that shows a message to the user. At the end of the corpus, it receives the number of
+                unreadable records, if there are any.
 
         Raises:
             DataError: a file is broken or has changed since its item was first read, or too many records are bad.
@@ -207,7 +210,7 @@ class Online:
         position = index.item_at(begin, len(self.items))
         items = [self.items[number] for number in self.order[position:]]
         chunks = self._chunks(items) if parallel else self._here(items)
-        pieces = self._pieces(chunks, position, index)
+        pieces = self._pieces(chunks, position, index, tell)
         return self.cut.batches(dropped(pieces, begin - index.begin(position)), step)
 
     def _here(self, items: list[dict[str, Any]]) -> Iterator[pa.Table]:
@@ -234,20 +237,30 @@ class Online:
             )
             yield from dataset.iter_batches(batch_size=1, batch_format="pyarrow", prefetch_batches=2)
 
-    def _pieces(self, chunks: Iterable[pa.Table], position: int, index: ItemIndex) -> Iterator[Columns]:
-        """Yields the stream from an item's beginning on, and records each finished item's length in the index."""
-        tally, tokens = Tally(), 0
+    def _pieces(
+        self, chunks: Iterable[pa.Table], position: int, index: ItemIndex, tell: Callable[[str], None]
+    ) -> Iterator[Columns]:
+        """Yields the stream from an item's beginning on, and records each finished item's length in the index.
+
+        At the end of the corpus, the share of unreadable records is checked, and the user is told their number.
+        """
+        tally, tokens, is_whole, most = Tally(), 0, position == 0, self.read.corpus.max_bad_fraction
         for chunk in chunks:
             columns = columns_of(chunk)
             tokens += len(columns[TOKENS])
             if text := chunk.column("tally")[0].as_py():
                 tally.add(Tally(**json.loads(text)))
                 if tally.seen >= ENOUGH_RECORDS:
-                    check_few_bad(tally, self.read.corpus.max_bad_fraction, "records read so far")
+                    check_few_bad(tally, most, "records read so far")
                 index.add(position, tokens)
                 position, tokens = position + 1, 0
             if len(columns[TOKENS]):
                 yield columns
+        if is_whole:  # a resumed run does not read the earlier items again, so the rest may have few records
+            check_few_bad(tally, most)
+        if tally.bad:
+            records = "records" if is_whole else "records since training was resumed"
+            tell(f"skipped {sum(tally.bad.values())} of {tally.seen} {records}: {tally.unreadable}")
 
 
 @dataclass(frozen=True)
@@ -362,8 +375,15 @@ class Server:
     No rank is more than AHEAD steps ahead of another, so the number of batches in memory is bounded.
     """
 
-    def __init__(self, online: Online, first_step: int, world: int, parallel: bool = True) -> None:
-        self._batches = online.batches(first_step, parallel)
+    def __init__(
+        self,
+        online: Online,
+        first_step: int,
+        world: int,
+        parallel: bool = True,
+        tell: Callable[[str], None] = log,
+    ) -> None:
+        self._batches = online.batches(first_step, parallel, tell)
         self._next = first_step
         self._world = world
         self._held: dict[int, tuple[Columns | None, int]] = {}
@@ -392,9 +412,17 @@ class Server:
             raise
 
 
-def serve(online: Online, first_step: int, world: int) -> Any:
-    """Starts the `Server` actor, which writes `online.index` and lives as long as the process that starts it."""
-    return ray.remote(num_cpus=0, **pinned_home(online.index))(Server).remote(online, first_step, world)
+def serve(online: Online, first_step: int, world: int, tell: Callable[[str], None] = log) -> Any:
+    """Starts the `Server` actor, which writes `online.index` and lives as long as the process that starts it.
+
+    Args:
+        online: the corpus.
+        first_step: step of the first batch.
+        world: number of ranks.
+        tell: function that shows a message to the user (see `Online.batches`). The actor calls it.
+    """
+    actor = ray.remote(num_cpus=0, **pinned_home(online.index))(Server)
+    return actor.remote(online, first_step, world, tell=tell)
 
 
 @contextmanager

@@ -356,7 +356,7 @@ def open_feed(job: TrainingRun, first_step: int, objective: Objective) -> Abstra
     rank, world = context.get_world_rank(), context.get_world_size()
     if job.online:
         # all ranks read from the server of rank 0
-        server = [serve(job.online, first_step, world) if rank == 0 else None]
+        server = [serve(job.online, first_step, world, partial(tell, Path(job.folder))) if rank == 0 else None]
         dist.broadcast_object_list(server)
         return served(server[0], rank, first_step, job.steps)
     feeds = [

@@ -171,10 +171,27 @@ def test_too_many_unreadable_records_end_a_stream(
 ) -> None:
     (tmp_path / "a.jsonl").write_text("{\n" * 30 + "".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     online = of(CorpusConfig(paths=str(tmp_path / "a.jsonl"), max_bad_fraction=0.05), tiny_bert, tmp_path)
-    assert list(online.batches(0, False))  # no error is raised below 1,000 records, although 30 of 530 are more than 5%
+    with pytest.raises(DataError, match="30 of 530 records are unreadable: 30 malformed JSON"):
+        list(online.batches(0, False))  # the share is checked at the end, because there are fewer than 1,000 records
     monkeypatch.setattr(module, "ENOUGH_RECORDS", 100)
     with pytest.raises(DataError, match="30 of 530 records read so far are unreadable: 30 malformed JSON"):
         list(online.batches(0, False))
+
+
+def test_the_user_is_told_the_number_of_unreadable_records_once(tiny_bert: Path, tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.jsonl").write_text(
+            "{\n" * 3 + "".join(json.dumps({"text": t}) + "\n" for t in TEXTS[:200])
+        )
+    online = of(CorpusConfig(paths=str(tmp_path / "*.jsonl"), max_bad_fraction=0.05), tiny_bert, tmp_path)
+    told: list[str] = []
+    whole = list(online.batches(0, False, told.append))
+    assert len(told) == 1
+    assert told[0].startswith("skipped 6 of 406 records: 6 malformed JSON (first: ")
+    # a run that is resumed in the second file counts the records of that file only, and does not check their share
+    resumed = replace(online, read=replace(online.read, corpus=replace(online.read.corpus, max_bad_fraction=0.0)))
+    list(resumed.batches(len(whole) - 1, False, told.append))
+    assert told[1].startswith("skipped 3 of 203 records since training was resumed: 3 malformed JSON (first: ")
 
 
 def test_index_is_read_up_to_the_first_invalid_line(tmp_path: Path) -> None:
