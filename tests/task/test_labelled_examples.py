@@ -197,6 +197,23 @@ def test_whole_records_with_all_fields(tmp_path: Path) -> None:
     assert list(read_objects(tmp_path / "empty.csv")) == []
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        pa.array([4 * 10**6], pa.date32()),
+        pa.array([2**58], pa.timestamp("us")),
+        pa.array([10**18], pa.duration("ms")),
+        pa.array([0], pa.timestamp("us", tz="Nowhere/Town")),
+        pa.array([[4 * 10**6]], pa.list_(pa.date32())),
+    ],
+    ids=lambda value: str(value.type),
+)
+def test_a_date_that_python_cannot_represent_is_read_as_none(tmp_path: Path, value: pa.Array) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["x"], "when": value}), path)
+    assert list(read_objects(path)) == [(1, {"text": "x", "when": None})]
+
+
 def test_files_of_a_split_are_listed(tmp_path: Path) -> None:
     for name in ("b.jsonl", "a.csv", "note.doc"):
         (tmp_path / name).touch()

@@ -252,9 +252,17 @@ def _rows(
 
 def _values(batch: Any, number: int) -> Record:
     try:
-        return {name: batch.column(name)[number].as_py() for name in batch.schema.names}
+        return {name: _value(batch.column(name)[number]) for name in batch.schema.names}
     except UnicodeDecodeError:
         return Bad(NOT_UTF8)
+
+
+def _value(scalar: Any) -> Any:
+    """Converts an Arrow value to Python. A date, time or duration that Python cannot represent becomes None."""
+    try:
+        return scalar.as_py()
+    except (OverflowError, LookupError):  # LookupError: the time zone is not known
+        return None
 
 
 _WITHOUT = ("a document", "plain text")
