@@ -192,13 +192,13 @@ def clean_numbered(
     passed = 0
     for batch in _batches(records):
         texts = [_plain(record) for record in batch if not isinstance(record, Bad)]
-        verdicts = zip(texts, _verdicts(texts, blocks, tally, sieve), strict=True)
+        verdicts = zip(texts, _verdicts(texts, blocks, sieve), strict=True)
         for number, record in enumerate(batch, start=passed + 1):
             if isinstance(record, Bad):
                 count_change(tally.bad, record)
                 tally.first_bad.setdefault(record, f"{source}, record {number}")
                 continue
-            text, (cleaned, has_ordinal) = next(verdicts)
+            text, (cleaned, has_ordinal, changes) = next(verdicts)
             if not isinstance(cleaned, Drop):
                 cleaned = sieve.duplicates.get(tally.ordinals) or cleaned
             tally.ordinals += has_ordinal
@@ -208,6 +208,8 @@ def clean_numbered(
                     sieve.reject(cleaned, source, number, text)
                 continue
             tally.kept += 1
+            for what, count in changes.items():
+                count_change(tally.changed, what, count)
             yield number, cleaned
         passed += len(batch)
 
@@ -225,14 +227,19 @@ def _batches(records: Iterable[str | Bad]) -> Iterator[list[str | Bad]]:
     yield batch
 
 
-def _verdicts(texts: list[str], blocks: tuple[Block, ...], tally: Tally, sieve: Sieve) -> list[tuple[str | Drop, bool]]:
-    """Returns, for each text, the cleaned text or the reason to drop it, and whether the text gets an ordinal.
+def _verdicts(
+    texts: list[str], blocks: tuple[Block, ...], sieve: Sieve
+) -> list[tuple[str | Drop, bool, dict[str, int]]]:
+    """Returns, for each text, the cleaned text or the reason to drop it, whether the text gets an ordinal, and changes.
+
+    The changes are the number of changes that blocks made in the text, keyed by kind of change.
 
     Duplicates are not checked here. A text on which losses are measured is dropped but has an ordinal, because stage
     `dedup` does not check for such texts.
     """
     first = _checked(sieve.contaminated, texts)
-    cleaned = [known or _passed(text, blocks, tally) for text, known in zip(texts, first, strict=True)]
+    changes: list[dict[str, int]] = [{} for _ in texts]
+    cleaned = [known or _passed(text, blocks, own) for text, known, own in zip(texts, first, changes, strict=True)]
 
     def drop_matches(check: Check | None, positions: list[int]) -> None:
         reasons = _checked(check, [cleaned[position] for position in positions])
@@ -246,7 +253,7 @@ def _verdicts(texts: list[str], blocks: tuple[Block, ...], tally: Tally, sieve: 
     have_ordinals = [not isinstance(text, Drop) for text in cleaned]
     if sieve.measured:
         drop_matches(sieve.measured, _kept(cleaned))
-    return list(zip(cleaned, have_ordinals, strict=True))
+    return list(zip(cleaned, have_ordinals, changes, strict=True))
 
 
 def _kept(cleaned: list[str | Drop]) -> list[int]:
@@ -257,13 +264,17 @@ def _checked(check: Check | None, texts: list[str]) -> Sequence[Drop | None]:
     return check(texts) if check and texts else [None] * len(texts)
 
 
-def _passed(text: str, blocks: tuple[Block, ...], tally: Tally) -> str | Drop:
+def _passed(text: str, blocks: tuple[Block, ...], changes: dict[str, int]) -> str | Drop:
     """Applies all blocks to a text. Returns the resulting text, or the reason of the first block that drops it.
+
+    Args:
+        text: the text.
+        blocks: the blocks.
+        changes: an empty dictionary, to which the numbers of changes in the text are added, keyed by kind of change.
 
     Raises:
         DataError: a block returned neither a text nor a `Drop`.
     """
-    changes: dict[str, int] = {}
     for block in blocks:
         if not text:
             break
@@ -277,11 +288,7 @@ def _passed(text: str, blocks: tuple[Block, ...], tally: Tally) -> str | Drop:
             )
     if changes:
         text = _plain(text)  # removes outer spaces again, because blocks may leave some
-    if not text:
-        return Drop("empty")
-    for what, number in changes.items():
-        count_change(tally.changed, what, number)
-    return text
+    return text or Drop("empty")
 
 
 def _plain(record: str) -> str:

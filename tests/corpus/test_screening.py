@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from adapt.config import CorpusConfig
 from adapt.corpus import screening
+from adapt.corpus.cleaning.cleaning_blocks import Drop
 from adapt.corpus.decontamination import build_index
 from adapt.corpus.files.formats import Bad
 from adapt.corpus.files.manifest import Slice
@@ -207,3 +208,24 @@ def test_an_item_with_more_records_than_ids_is_refused(sources: str, monkeypatch
     monkeypatch.setattr(screening, "ITEM_IDS", 2)
     with pytest.raises(DataError, match=r"2\.py has more than 2 records"):
         list(item_texts(0, sources, CORPUS, Tally()))
+
+
+COPY = Drop("copy")
+
+
+@pytest.mark.parametrize(
+    "sieve",
+    [
+        Sieve(duplicates={1: COPY}),
+        Sieve(measured=lambda texts: [COPY if "second" in text else None for text in texts]),
+        # finds the text only after the block has changed it
+        Sieve(contaminated=lambda texts: [COPY if "second" in text and "@" not in text else None for text in texts]),
+    ],
+    ids=["duplicate", "measured", "contaminated"],
+)
+def test_changes_are_not_counted_in_documents_that_are_dropped_later(sieve: Sieve) -> None:
+    tally = Tally()
+    records = ["write to a@b.com first", "write to a@b.com second"]
+    assert len(list(clean(records, CorpusConfig(cleaning=["pii"]), tally, "file", sieve))) == 1
+    assert (tally.kept, tally.dropped) == (1, {"copy": 1})
+    assert tally.changed == {"pii email": 1}
