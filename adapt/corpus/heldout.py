@@ -21,7 +21,6 @@ from adapt.corpus import shingles, text_profile, token_shards
 from adapt.corpus.cleaning.cleaning_blocks import Drop
 from adapt.runner import Record
 from adapt.runner.files import link_or_copy, storage_errors
-from adapt.support.errors import DataError
 from adapt.support.schema import HELDOUT_GLOB, KEYS, SHARD_GLOB
 
 MEASURED = Drop("measured")
@@ -146,14 +145,12 @@ class Measured:
 
 
 def _keys(folder: Path, pattern: str) -> Iterator[np.ndarray]:
-    """Yields the keys of the documents of each shard. The shards are mapped into memory."""
+    """Yields a copy of the keys of the documents of each shard, so that no shard stays mapped into memory."""
     for path in sorted(folder.glob(pattern)):
         try:
-            yield token_shards.read_batch(path).column(KEYS).to_numpy()
+            yield token_shards.read_batch(path).column(KEYS).to_numpy().copy()
         except (OSError, KeyError, pa.ArrowException) as error:
-            raise DataError(
-                f"{path} cannot be read: {error}", f"delete {folder} to prepare the corpus again"
-            ) from error
+            raise token_shards.shard_error(path, error) from error
 
 
 BY_REASON = ("dropped", "changed", "bad")

@@ -14,10 +14,11 @@ beginning of the batch's window. Only the number of tokens before the window mus
 """
 
 import bisect
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import errno
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -102,9 +103,22 @@ def token_schema(vocabulary_size: int, marks: tuple[str, ...] = ()) -> pa.Schema
     return pa.schema([(TOKENS, pa.list_(smallest)), *((mark, pa.list_(pa.bool_())) for mark in marks)])
 
 
+MOST_MAPPED = 4096
+"""Maximum number of shards that a `TokenStream` keeps memory-mapped. Linux allows a process 65,530 maps by default, and
+a corpus of many small files has at least one shard per file."""
+
+
+def shard_error(path: Path, error: Exception) -> DataError:
+    """Returns the error for a shard that cannot be read. Its fix depends on whether memory or maps ran out."""
+    is_full = getattr(error, "errno", None) == errno.ENOMEM or os.strerror(errno.ENOMEM) in str(error)
+    again = f"delete {path.parent} to prepare the corpus again"
+    more = "free memory, or allow more memory-mapped files: sysctl -w vm.max_map_count=262144"
+    return DataError(f"{path} cannot be read: {error}", more if is_full else again)
+
+
 @dataclass(frozen=True)
 class TokenStream:
-    """The documents of some shards as one stream of tokens, memory-mapped."""
+    """The documents of some shards as one stream of tokens. At most `MOST_MAPPED` shards are memory-mapped at once."""
 
     shards: tuple[Path, ...]
 
@@ -129,13 +143,28 @@ class TokenStream:
         return stream
 
     @cached_property
-    def _shards(self) -> list["_Shard"]:
-        return [_Shard.open(shard) for shard in self.shards]
+    def _open(self) -> Callable[[Path], "_Shard"]:
+        """Function that opens a shard, and keeps the last `MOST_MAPPED` shards open."""
+        return lru_cache(MOST_MAPPED)(_Shard.open)
 
     @cached_property
     def _ends(self) -> list[int]:
         """Position in the stream at which each shard ends [tokens]."""
-        return list(itertools.accumulate(int(shard.offsets[-1]) for shard in self._shards))
+        return [tokens for tokens, _ in self._both_ends]
+
+    @cached_property
+    def _document_ends(self) -> list[int]:
+        """Number of documents up to the end of each shard."""
+        return [documents for _, documents in self._both_ends]
+
+    @cached_property
+    def _both_ends(self) -> list[tuple[int, int]]:
+        """Numbers of tokens and of documents up to the end of each shard."""
+        tokens, documents, ends = 0, 0, []
+        for shard in map(self._open, self.shards):
+            tokens, documents = tokens + int(shard.offsets[-1]), documents + len(shard.offsets) - 1
+            ends.append((tokens, documents))
+        return ends
 
     @property
     def tokens(self) -> int:
@@ -145,7 +174,7 @@ class TokenStream:
     @property
     def documents(self) -> int:
         """Number of documents in the stream."""
-        return sum(len(shard.offsets) - 1 for shard in self._shards)
+        return self._document_ends[-1] if self._document_ends else 0
 
     def slice(self, start: int, stop: int, column: str = TOKENS) -> np.ndarray:
         """Reads positions [start, stop) of the stream from a column: tokens, starts of documents, or marks."""
@@ -157,7 +186,7 @@ class TokenStream:
         while start < stop:
             begin, end = self._ends[shard - 1] if shard else 0, min(stop, self._ends[shard])
             if start < end:
-                yield self._shards[shard], start - begin, end - begin
+                yield self._open(self.shards[shard]), start - begin, end - begin
             start = end
             shard += 1
 
@@ -197,10 +226,9 @@ class TokenStream:
 
     def _document_at(self, position: int) -> int:
         place = bisect.bisect_right(self._ends, position)
-        before = self._shards[:place]
         within = position - (self._ends[place - 1] if place else 0)
-        number = int(np.searchsorted(self._shards[place].offsets, within, side="right")) - 1
-        return sum(len(shard.offsets) - 1 for shard in before) + number
+        number = int(np.searchsorted(self._open(self.shards[place]).offsets, within, side="right")) - 1
+        return number + (self._document_ends[place - 1] if place else 0)
 
     def text_size(self, number: int) -> int | None:
         """Returns the length of a document's text [bytes]; None if its shard has no column of lengths."""
@@ -209,11 +237,10 @@ class TokenStream:
 
     def _place(self, number: int) -> tuple["_Shard", int]:
         """Returns the shard that contains a document, and the document's number in that shard."""
-        for shard in self._shards:
-            if number < len(shard.offsets) - 1:
-                return shard, number
-            number -= len(shard.offsets) - 1
-        raise IndexError(number)
+        place = bisect.bisect_right(self._document_ends, number)
+        if place == len(self.shards):
+            raise IndexError(number)
+        return self._open(self.shards[place]), number - (self._document_ends[place - 1] if place else 0)
 
 
 def text_of(corpora: Sequence[str | Path]) -> TokenStream:
@@ -236,9 +263,7 @@ class _Shard:
         try:
             batch = read_batch(path)
         except (OSError, pa.ArrowException) as error:
-            raise DataError(
-                f"{path} cannot be read: {error}", f"delete {path.parent} to prepare the corpus again"
-            ) from error
+            raise shard_error(path, error) from error
         column = batch.column(TOKENS)
         return cls(batch, column.offsets.to_numpy(), column.values.to_numpy())
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adapt.corpus.heldout import MEASURED, Measured, key_of
+from adapt.corpus.heldout import MEASURED, Measured, _keys, key_of
 from adapt.corpus.token_shards import write_shard
 from adapt.support.errors import DataError
+from adapt.support.schema import HELDOUT_GLOB
 from tests.samples import is_heldout
 
 FORMS: dict[str, Callable[[str], str]] = {
@@ -111,3 +112,12 @@ def test_shards_that_cannot_be_read(tmp_path: Path) -> None:
     write_shard(tmp_path / "some" / "heldout-000009-000000.arrow", [[1]], 10)
     with pytest.raises(DataError, match=r"heldout-000009[\s\S]*delete"):
         Measured.of([tmp_path / "some"])
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux lists the maps of a process")
+def test_no_shard_stays_mapped_after_its_keys_are_read(tmp_path: Path) -> None:
+    for number in range(3):
+        write_shard(tmp_path / f"heldout-{number:06d}-000000.arrow", [[1]], 10, keys=[number])
+    keys = list(_keys(tmp_path, HELDOUT_GLOB))
+    assert [part.tolist() for part in keys] == [[0], [1], [2]]
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()

@@ -1,5 +1,6 @@
 """Tests that the rows of shards contain all tokens of the written documents, in order and unchanged."""
 
+import errno
 import random
 import re
 import tempfile
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adapt.corpus import token_shards
 from adapt.corpus.token_shards import TokenStream, write_shard
 from adapt.runner import Record
 from adapt.support.errors import DataError
@@ -213,3 +215,37 @@ def test_a_broken_shard_is_named(tmp_path: Path, kept: float) -> None:
     with pytest.raises(DataError, match=re.escape(str(shard))) as caught:
         _ = TokenStream.open(tmp_path, SHARD_GLOB).tokens
     assert str(tmp_path) in caught.value.fix
+
+
+def mapped(folder: Path) -> int:
+    """Returns the number of files in a folder that this process has mapped into memory."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return len({line.split()[-1] for line in lines if line.endswith(".arrow") and str(folder) in line})
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux lists the maps of a process")
+def test_few_shards_of_a_corpus_are_mapped_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_shards, "MOST_MAPPED", 2)
+    documents = random_documents(40, 9)
+    stream = write(tmp_path, [documents[number : number + 2] for number in range(0, 40, 2)])
+    assert stream.documents == 40
+    assert [stream.document(number).tolist() for number in range(40)] == documents
+    bounds = np.cumsum([0, *map(len, documents)]).tolist()
+    assert [stream.documents_in(*bound) for bound in pairwise(bounds)] == [(number, number) for number in range(40)]
+    taken = stream.take(range(stream.rows(7)), 7)
+    assert taken["tokens"].ravel().tolist()[: stream.tokens] == joined(documents)
+    assert 0 < mapped(tmp_path) <= 2
+    with pytest.raises(IndexError):
+        stream.document(40)
+
+
+def test_a_lack_of_memory_maps_is_not_blamed_on_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(errno.ENOMEM, "Memory mapping file failed: Cannot allocate memory")
+
+    write(tmp_path, [[[1]]])
+    monkeypatch.setattr(token_shards, "read_batch", fail)
+    with pytest.raises(DataError, match="Cannot allocate memory") as caught:
+        TokenStream.open(tmp_path, SHARD_GLOB)
+    assert "vm.max_map_count" in caught.value.fix
+    assert "delete" not in caught.value.fix
