@@ -5,10 +5,11 @@ import json
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import has_magic
 from math import ceil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
 import yaml
@@ -25,10 +26,11 @@ from adapt.cli.inspect_files import (
 from adapt.config import CorpusConfig, FinetuneConfig
 from adapt.corpus import heldout, profile_sample, text_profile
 from adapt.corpus.files import formats, manifest, records
+from adapt.corpus.files.filesystem import is_url
 from adapt.job.job_text import TextOutlook, legibility_words
 from adapt.model.demo_checkpoint import NAME as DEMO
 from adapt.model.tokenize.text_tokenizer import quick_tokenizer
-from adapt.runner.files import storage_errors, write_atomically
+from adapt.runner.files import file_mode, make_folder, storage_errors, write_atomically
 from adapt.support.errors import ConfigError, DataError
 from adapt.terminal.console import finish, log
 from adapt.train.capacity.device import has_gpu
@@ -73,12 +75,14 @@ def main(arguments: Sequence[str]) -> None:
         return
     options = _read(arguments)
     out = Path(options.out)
-    _check_free(out, options.force)
+    inputs = _input_files(options)
+    _check_free(out, options.force, inputs)
     model = ModelProperties.of(options.model)
     text = inspect_corpus(options.text) if options.text else None
     general = inspect_corpus(options.general) if options.general else None
     outlook = _outlook(text, model) if text else None
-    task = _task(options.task, out, options.force) if options.task else None  # last, because it may write files
+    # last, because it may write files
+    task = _task(options.task, out, options.force, inputs) if options.task else None
     content = Draft(model, text, task, general, outlook).yaml()
     with storage_errors(out):
         write_atomically(out, content)
@@ -117,15 +121,27 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _check_free(file: Path, force: bool) -> None:
+def _input_files(options: argparse.Namespace) -> list[str]:
+    """Lists the local files of text, task and general text, which `dontstop init` must not replace."""
+    task = [path for paths in split_paths(options.task).values() for path in paths] if options.task else []
+    local = [path for path in [*options.text, *options.general, *task] if not is_url(path) or path.startswith("file:")]
+    return manifest.expand_paths(local) if local else []
+
+
+def _check_free(file: Path, force: bool, inputs: Sequence[str]) -> None:
     if file.is_dir():
         raise ConfigError(f"{file} is a folder", "name the file to write: --out my.yaml")
+    if file.exists() and any(os.path.samefile(file, each) for each in inputs):
+        raise ConfigError(f"{file} is an input, and would be replaced", "name another file with --out")
     if os.path.lexists(file) and not force:
         raise ConfigError(f"{file} exists", "name another file with --out, or replace this one with --force")
 
 
-def _task(given: Sequence[str], out: Path, force: bool) -> TaskProperties:
-    """Inspects a task's files. If dev or test is missing, some examples of train are moved to it."""
+def _task(given: Sequence[str], out: Path, force: bool, inputs: Sequence[str]) -> TaskProperties:
+    """Inspects a task's files. If dev or test is missing, some examples of train are moved to it.
+
+    The splits are inspected in a temporary folder, so that a failure neither changes nor leaves files.
+    """
     paths = split_paths(given)
     look = inspect_task(paths)
     absent = [split for split in ("dev", "test") if split not in paths]
@@ -133,25 +149,34 @@ def _task(given: Sequence[str], out: Path, force: bool) -> TaskProperties:
         return look
     files = {split: out.parent / f"{out.stem}-{split}.jsonl" for split in ("train", *absent)}
     for file in files.values():
-        _check_free(file, force)
+        _check_free(file, force, inputs)
     source = _one_line(str(look.config.train))
-    lines, written = _divided(look, list(files)), list[Path]()
-    try:
-        for split, target in files.items():
-            with storage_errors(target):
-                write_atomically(target, "".join(f"{line}\n" for line in lines[split]))
-            written.append(target)
-        divided = inspect_task({**paths, **{split: [str(file)] for split, file in files.items()}}, look.config.name)
-    except BaseException as error:  # also ctrl-C: with these files, the same command would be refused
-        for file in written:
-            file.unlink(missing_ok=True)
-        if isinstance(error, DataError):
-            what = f"{' and '.join(absent)} cannot be split off {source}: {error.what}"
+    lines = _divided(look, list(files))
+    parent = os.path.abspath(out.parent)
+    with storage_errors(out):
+        make_folder(out.parent)
+        temporary = TemporaryDirectory(prefix=f".{out.stem}-", dir=parent)
+    with temporary as folder:
+        asides = {split: Path(folder) / file.name for split, file in files.items()}
+        for split, aside in asides.items():
+            with storage_errors(files[split]):
+                write_atomically(aside, "".join(f"{line}\n" for line in lines[split]))
+        try:
+            divided = inspect_task(
+                {**paths, **{split: [str(aside)] for split, aside in asides.items()}}, look.config.name
+            )
+        except DataError as error:
+            problem = error.what.replace(folder, parent)
+            what = f"{' and '.join(absent)} cannot be split off {source}: {problem}"
             raise DataError(what, _NAME_SPLITS) from error
-        raise
+        for split, aside in asides.items():
+            with storage_errors(files[split]):
+                aside.chmod(file_mode(out.parent))
+                aside.replace(files[split])
     for split, target in files.items():
         log(f"{target}: {len(lines[split])} examples, split off from {source}")
-    return divided
+    config: dict[str, Any] = {split: str(file) for split, file in files.items()}
+    return replace(divided, config=replace(divided.config, **config))
 
 
 def _divided(look: TaskProperties, splits: Sequence[str]) -> dict[str, list[str]]:

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -246,6 +247,39 @@ def test_no_file_is_overwritten_without_force() -> None:
         run_command(["init", "--task", "b.jsonl", "--out", "new.yaml"])
     assert Path("new-dev.jsonl").read_text() == "mine"
     assert not Path("new-train.jsonl").exists()
+
+
+@pytest.mark.parametrize("force", [[], ["--force"]])
+@pytest.mark.parametrize(
+    ("arguments", "target"),
+    [
+        (["--task", "my-train.jsonl"], "my-train.jsonl"),
+        (["a.jsonl", "--task", "b.jsonl", "--general", "my-train.jsonl"], "my-train.jsonl"),
+        (["a.jsonl", "--out", "a.jsonl"], "a.jsonl"),
+        (["file://{here}/a.jsonl", "--out", "link.jsonl"], "link.jsonl"),
+        (["folder", "--out", "folder/a.jsonl"], "folder/a.jsonl"),
+    ],
+)
+def test_inputs_are_never_replaced(arguments: list[str], target: str, force: list[str]) -> None:
+    Path("folder").mkdir()
+    for file in ("my-train.jsonl", "a.jsonl", "b.jsonl", "folder/a.jsonl"):
+        write(Path(file), labelled(100, 0))
+    os.link("a.jsonl", "link.jsonl")
+    before = {path: path.read_bytes() for path in Path().rglob("*.*")}
+    with pytest.raises(ConfigError, match=f"{target} is an input"):
+        run_command(["init", *(argument.format(here=Path.cwd()) for argument in arguments), *force])
+    assert {path: path.read_bytes() for path in Path().rglob("*.*")} == before
+
+
+def test_a_failure_keeps_the_splits_that_it_would_have_replaced() -> None:
+    write(Path("all.jsonl"), [{"text": text, "label": "ab"[number % 2]} for number, text in enumerate(TEXTS[:3])] * 3)
+    for split in ("train", "dev", "test"):
+        Path(f"my-{split}.jsonl").write_text("mine")
+    with pytest.raises(DataError, match=f"split off all.jsonl: {Path.cwd()}/my-train.jsonl: .* only one value"):
+        run_command(["init", "--task", "all.jsonl", "--force"])
+    assert {path.name: path.read_text() for path in Path().iterdir() if path.name != "all.jsonl"} == {
+        f"my-{split}.jsonl": "mine" for split in ("train", "dev", "test")
+    }
 
 
 REFUSED = [
