@@ -142,6 +142,10 @@ class TokenStream:
             )
         return stream
 
+    def __getstate__(self) -> dict[str, tuple[Path, ...]]:
+        """Returns the state for other processes, which open the shards themselves."""
+        return {"shards": self.shards}
+
     @cached_property
     def _open(self) -> Callable[[Path], "_Shard"]:
         """Function that opens a shard, and keeps the last `MOST_MAPPED` shards open."""

@@ -1,6 +1,7 @@
 """Tests that the rows of shards contain all tokens of the written documents, in order and unchanged."""
 
 import errno
+import pickle
 import random
 import re
 import tempfile
@@ -237,6 +238,7 @@ def test_few_shards_of_a_corpus_are_mapped_at_once(tmp_path: Path, monkeypatch: 
     assert 0 < mapped(tmp_path) <= 2
     with pytest.raises(IndexError):
         stream.document(40)
+    assert pickle.loads(pickle.dumps(stream)).document(39).tolist() == documents[39]
 
 
 def test_a_lack_of_memory_maps_is_not_blamed_on_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
