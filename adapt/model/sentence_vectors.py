@@ -4,7 +4,7 @@ A folder of sentence-transformers has modules.json, which lists the modules of t
 pooling of its last hidden states, and optionally a scaling of the vectors to length 1. This module reads these
 settings, and adds them to an exported folder. The files have the format of
 version 2 of sentence-transformers, which later versions read too. transformers ignores these files.
-This module imports neither torch nor transformers.
+This module imports neither torch nor transformers. Only `write_sentence_vectors` may load a tokenizer.
 """
 
 import json
@@ -17,9 +17,18 @@ from typing import Any
 from adapt.config import Config
 from adapt.model.additions.table import refuse_additions
 from adapt.model.architecture import check_sequence_length, max_sequence_length
-from adapt.model.locate import CONFIG, MODULES, SENTENCE_LENGTHS, SENTENCE_SETTINGS, read_json, read_list
+from adapt.model.locate import (
+    CONFIG,
+    MODULES,
+    SENTENCE_LENGTHS,
+    SENTENCE_SETTINGS,
+    TOKENIZER_CONFIG,
+    has_tokenizer,
+    read_json,
+    read_list,
+)
 from adapt.runner.files import make_folder, write_atomically
-from adapt.support.errors import ConfigError
+from adapt.support.errors import ConfigError, ModelError
 from adapt.terminal.console import log
 
 POOLING, NORMALIZE = "1_Pooling", "2_Normalize"
@@ -163,6 +172,8 @@ def exported_vectors(
 def write_sentence_vectors(vectors: SentenceVectors, folder: Path) -> None:
     """Adds files to a folder of transformers, so that sentence-transformers can load the folder too.
 
+    A tokenizer without a pad token gets one, because sentence-transformers pads the texts of a batch.
+
     Raises:
         ModelError: the model has added modules, such as adapters, which sentence-transformers would ignore.
     """
@@ -186,6 +197,30 @@ def write_sentence_vectors(vectors: SentenceVectors, folder: Path) -> None:
     for name, content in files.items():
         make_folder((folder / name).parent)
         write_atomically(folder / name, json.dumps(content, indent=2))
+    _add_pad_token(folder, config.get("pad_token_id"))
+
+
+def _add_pad_token(folder: Path, number: Any) -> None:
+    """Adds a pad token to a tokenizer that has none, as most decoders.
+
+    The pad token is the token with id `number`, the `pad_token_id` of config.json, or else the end-of-text token. The
+    file tokenizer_config.json is replaced, so that a file to which it is a link stays unchanged.
+    """
+    file = folder / TOKENIZER_CONFIG
+    settings = _settings(file)
+    if settings.get("pad_token") or not has_tokenizer(folder):
+        return
+    from adapt.model.tokenizer import load_config, read_tokenizer
+
+    try:
+        tokenizer = read_tokenizer(folder, load_config(folder), trust_remote_code=False)
+    except ModelError:  # such as a tokenizer with its own code, which sentence-transformers does not run either
+        return
+    if tokenizer.pad_token is None:
+        known = isinstance(number, int) and 0 <= number < len(tokenizer)
+        token = tokenizer.convert_ids_to_tokens(number) if known else tokenizer.eos_token
+        if token:
+            write_atomically(file, json.dumps({**settings, "pad_token": token}, indent=2, ensure_ascii=False))
 
 
 def vectors_what(vectors: SentenceVectors | None) -> dict[str, Any]:

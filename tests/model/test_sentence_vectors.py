@@ -21,6 +21,7 @@ from adapt.model.sentence_vectors import (
 from adapt.parse import parse
 from adapt.support.errors import ConfigError, ModelError
 from tests.embed.toys import loaded
+from tests.handover.models import bytewise, decoder
 from tests.samples import sentences
 
 TEXTS = sentences(6, shortest=3, longest=30)
@@ -76,6 +77,21 @@ def test_the_folder_is_still_a_masked_language_model(tiny_bert: Path, tmp_path: 
         AutoModelForMaskedLM.from_pretrained(tiny_bert).state_dict()["cls.predictions.bias"],
     )
     assert locate(str(folder)) == folder
+
+
+@pytest.mark.parametrize(("number", "pad"), [(0, "<s>"), (None, "</s>")])
+def test_decoders_without_a_pad_token_get_one(tmp_path: Path, number: int | None, pad: str) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    folder = decoder(tmp_path / "model", "llama", bytewise(), pad_token_id=number)
+    users = (folder / "tokenizer_config.json").rename(tmp_path / "tokenizer_config.json")
+    (folder / "tokenizer_config.json").symlink_to(users)
+    before = users.read_text()
+    write_sentence_vectors(SentenceVectors("mean", max_length=32), folder)
+    model = library.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    assert model.tokenizer.pad_token == pad
+    together = model.encode(TEXTS)
+    np.testing.assert_allclose(together, np.concatenate([model.encode([text]) for text in TEXTS]), atol=1e-5)
+    assert users.read_text() == before
 
 
 def test_settings_of_the_library_are_read(tiny_bert: Path, tmp_path: Path) -> None:
