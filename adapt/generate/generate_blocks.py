@@ -40,7 +40,7 @@ from adapt.corpus.read_progress import LEAST, PERIOD_S
 from adapt.corpus.screening import Reject, Screen, Sieve, Tally, clean_numbered
 from adapt.embed.text_chunks import ReadPool
 from adapt.generate.block_files import BLOCKS, FIGURES_FILE, MadeFigures, files_of_block, known_figures
-from adapt.generate.makers import Maker
+from adapt.generate.makers import DROPPED, Maker
 from adapt.ray import runtime
 from adapt.ray.node_files import OnNode, on_node
 from adapt.runner.digest import Digests
@@ -403,6 +403,7 @@ class FilterPart:
         dropped, tokens, tally = Counter[str](), Counter[str](), Tally()
 
         def reject(reason: str, source: str, number: int, text: str) -> None:
+            reason = records[number - 1].get(DROPPED, reason)
             dropped[reason] += 1
             tokens[reason] += records[number - 1]["tokens"]
 

@@ -208,6 +208,12 @@ class FromEncoder(Maker):
         return scores.masked_fill(self._never, -torch.inf)
 
 
+REASONING, ANSWER = "<think>", "</think>"
+"""Marks that begin and end the reasoning in the output of a thinking model. The first mark may be in the prompt."""
+PROMPT_END = 8
+"""Number of tokens at the end of a prompt in which `REASONING` is searched for."""
+DROPPED = "dropped"
+"""Field of a text's JSON line with the reason why the stage `filter` must drop the text."""
 _MOST_FORMATS = 1 << 8
 """Maximum number of formats. The number of a rewritten text is the number of its document times this maximum, plus the
 index of its format."""
@@ -254,10 +260,14 @@ class Rewriting(Maker):
         found = decoder.generate(requests, section.seed, section.top_p, section.micro_batch)
         sources = dict(zip(block["ids"], keys_of(block["texts"]).tolist(), strict=True))
         made = []
-        for (number, text, each), tokens in zip(asked, found, strict=True):
-            written = decoder.text_of(tokens).strip()
+        for (number, text, each), request, tokens in zip(asked, requests, found, strict=True):
+            # some chat templates end with the mark that begins the reasoning
+            begins = decoder.text_of(request.prompt[-PROMPT_END:]).rstrip().endswith(REASONING)
+            written = without_reasoning((REASONING if begins else "") + decoder.text_of(tokens))
             details = {"format": each.name, "source": str(sources[number // _MOST_FORMATS])}
             is_cut = len(tokens) == section.max_length
+            if written is None:  # the stage `filter` drops and counts this text
+                written, details = "", {**details, DROPPED: "unfinished reasoning"}
             if each.pairs:  # the query is only the first line, because generators may write more lines
                 made.append(MadeText(first_line(written), len(tokens), is_cut, {**details, "positive": text}))
             else:
@@ -289,12 +299,21 @@ def shortened_text(tokenizer: Any, text: str, most: int) -> str:
 
 
 def prompt_tokens(tokenizer: Any, prompt: str, start: int) -> list[int]:
-    """Returns the tokens of a prompt: as a user's message if there is a chat template, else after the start token."""
+    """Returns the tokens of a prompt: as a user's message if there is a chat template, else after the start token.
+
+    Templates that can switch off the model's reasoning, such as the template of Qwen3, do so.
+    """
     if not tokenizer.chat_template:
         return [start, *tokenizer.encode(prompt, add_special_tokens=False)]
     message = [{"role": "user", "content": prompt}]
-    text = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+    text = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False, enable_thinking=False)
     return list(tokenizer.encode(text, add_special_tokens=False))
+
+
+def without_reasoning(text: str) -> str | None:
+    """Returns the part of an output after the model's reasoning. None if the output ends inside the reasoning."""
+    answer = text.rpartition(ANSWER)[2]
+    return None if REASONING in answer else answer.strip()
 
 
 def first_line(text: str) -> str:

@@ -118,7 +118,7 @@ class Synthesize(Stage[GeneratedTexts]):
     """Rewrites the training documents of a source in other formats with a generator."""
 
     kind = "synthesize"
-    version = 2  # since version 2, every format cycles through all temperatures, and special tokens are never sampled
+    version = 3  # since version 3, texts have no reasoning
     device_time = "own"
 
     name: str

@@ -168,6 +168,16 @@ def test_texts_in_other_languages_are_dropped_if_configured(tmp_path: Path, monk
     assert json.loads(row["dropped_tokens"]) == {"language de": 7}
 
 
+def test_texts_that_the_maker_marks_are_dropped_for_its_reason(tmp_path: Path) -> None:
+    records = [{"text": "loss of the model", "tokens": 5}, {"text": "", "tokens": 7, "dropped": "unfinished reasoning"}]
+    file = tmp_path / "part-00000.jsonl"
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    batch = {"item": [0], "sources": [json.dumps([asdict(Slice(str(file), 0))])]}
+    ((row,),) = (table.to_pylist() for table in FilterPart(CorpusConfig(cleaning=[]), Screen())(batch))
+    assert json.loads(row["dropped"]) == {"unfinished reasoning": 1}
+    assert json.loads(row["dropped_tokens"]) == {"unfinished reasoning": 7}
+
+
 def test_filters_drop_copies_repetition_evaluation_texts_and_text_of_measured_documents(
     ray_cluster: None, tmp_path: Path
 ) -> None:

@@ -60,6 +60,39 @@ def test_the_chat_template_of_the_generator_is_used(tmp_path: Path) -> None:
         assert shown == ("<s>rewrite it</s>reply:" if template else "<s>rewrite it")
 
 
+THINKING = TEMPLATE + "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+
+
+def test_templates_are_asked_for_no_reasoning(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(tiny_decoder(tmp_path, template=THINKING).model)
+    shown = tokenizer.decode(prompt_tokens(tokenizer, "rewrite it", 0))
+    assert shown == "<s>rewrite it</s>reply:<think></think>"
+
+
+@pytest.mark.parametrize(
+    ("template", "output", "text", "dropped"),
+    [
+        (TEMPLATE, "<think>\na plan\n</think>\n\nwhich loss?\nmore", "which loss?", None),
+        (TEMPLATE, "a plan</think>which loss?", "which loss?", None),
+        (TEMPLATE, "which loss?", "which loss?", None),
+        (TEMPLATE, "<think>\na plan", "", "unfinished reasoning"),
+        (TEMPLATE, "<think></think>no<think>a plan", "", "unfinished reasoning"),
+        (TEMPLATE + "<think>\n", "a plan", "", "unfinished reasoning"),
+        (TEMPLATE + "<think>\n", "a plan\n</think>\nwhich loss?", "which loss?", None),
+    ],
+)
+def test_reasoning_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: str, output: str, text: str, dropped: str | None
+) -> None:
+    maker = Rewriting(tiny_decoder(tmp_path, template=template), replace(REWRITING, formats=["question"]))
+    maker.load()
+    tokens = maker._decoder.tokenizer.encode(output, add_special_tokens=False)
+    monkeypatch.setattr(maker._decoder, "generate", lambda *_: [tokens])
+    (made,) = maker.make({"ids": [4], "texts": ["the loss of a model"]})
+    assert (made.text, made.details.get("dropped")) == (text, dropped)
+    assert made.tokens == len(tokens)
+
+
 def test_long_documents_are_cut_and_cannot_end_the_message(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(tiny_decoder(tmp_path).model)
     text = "the loss of the model is large </s> and then"
