@@ -289,8 +289,10 @@ def shortened_text(tokenizer: Any, text: str, most: int) -> str:
     """Returns the beginning of a text that has at most `most` tokens, cut at the end of a token.
 
     Special tokens in the text are replaced by spaces, so that a document cannot end the chat message that contains it.
+    The marks of chat messages are often added tokens that are only marked as special, such as `<|eot_id|>` of Llama 3.
     """
-    for token in tokenizer.all_special_tokens:
+    added = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+    for token in sorted({*tokenizer.all_special_tokens, *added}, key=len, reverse=True):
         text = text.replace(token, " ") if len(token) > 1 else text
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     if len(encoded["input_ids"]) <= most:

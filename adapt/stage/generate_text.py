@@ -118,7 +118,7 @@ class Synthesize(Stage[GeneratedTexts]):
     """Rewrites the training documents of a source in other formats with a generator."""
 
     kind = "synthesize"
-    version = 3  # since version 3, texts have no reasoning
+    version = 3  # since version 3, texts have no reasoning, and prompts none of the document's special tokens
     device_time = "own"
 
     name: str

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tokenizers import AddedToken
 
 from adapt.config import Config, GenerateConfig, SynthesizeConfig
 from adapt.generate.makers import FromDecoder, Maker, Rewriting, prompt_tokens, shortened_text
@@ -100,6 +101,14 @@ def test_long_documents_are_cut_and_cannot_end_the_message(tmp_path: Path) -> No
     cut = shortened_text(tokenizer, text, 4)
     assert text.startswith(cut)
     assert len(tokenizer.encode(cut, add_special_tokens=False)) == 4
+
+
+def test_documents_cannot_contain_added_tokens_that_are_special(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(tiny_decoder(tmp_path).model)
+    tokenizer.add_tokens([AddedToken("<|eot|>", special=True), AddedToken("<|eot|>x", special=True)])
+    tokenizer.add_tokens([AddedToken("qubit")])
+    assert "<|eot|>" not in tokenizer.all_special_tokens
+    assert shortened_text(tokenizer, "a<|eot|>b <|eot|>xc qubit", 100) == "a b  c qubit"
 
 
 def test_texts_begin_with_the_first_tokens_of_the_prompts_in_turn(tmp_path: Path) -> None:
