@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from adapt.model.additions.table import refuse_additions
 from adapt.model.locate import CONFIG, Pretrained, read_json
@@ -123,11 +124,35 @@ def check_architectures(base: Path, model: Path) -> None:
     """
     for folder in (base, model):
         refuse_additions(folder, "merged")
-    ours, theirs = read_json(base / CONFIG), read_json(model / CONFIG)
-    for what, keys in DECIDING.items():
-        one, other = first_setting(ours, keys), first_setting(theirs, keys)
+    ours, theirs = (_deciding(read_json(folder / CONFIG)) for folder in (base, model))
+    for what, one in ours.items():
+        other = theirs.get(what)
         if one is not None and other is not None and one != other:
             raise ModelError(
                 f"{model} cannot be merged with {base}: {what} is {other} in its config.json, and {one} in the base's",
                 FIX_ARCHITECTURE,
             )
+
+
+def _deciding(config: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings in DECIDING and those of the rotary embedding, by name. None if a setting is missing."""
+    return {**{what: first_setting(config, keys) for what, keys in DECIDING.items()}, **_rotary(config)}
+
+
+def _rotary(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of the rotary embedding (arXiv 2104.09864), under the names of transformers 5.
+
+    transformers 5 stores them as `rope_parameters`, for some architectures separately for each type of layer. Earlier
+    versions stored `rope_theta`, and `rope_scaling` with the type of the scaling as `type` or `rope_type`.
+    """
+    found = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    by_type = {layers: each for layers, each in found.items() if isinstance(each, dict)}
+    if by_type:
+        return {
+            f"{name} of {layers}": value
+            for layers, each in by_type.items()
+            for name, value in _rotary({"rope_parameters": each}).items()
+        }
+    own = {name: value for name, value in found.items() if name != "type"}
+    kind = found.get("rope_type", found.get("type", "default"))
+    return {"rope_theta": config.get("rope_theta"), **own, "rope_type": kind}

@@ -13,7 +13,7 @@ it, the merged row is this row at every share.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -213,15 +213,26 @@ class Names:
         return {*self._model.state_dict(), *self._model.all_tied_weights_keys}
 
 
-def same_tensors(base: Shapes, model: Shapes, names: Names, folder: Path) -> dict[str, str]:
+def same_tensors(
+    base: Shapes, model: Shapes, names: Names, folder: Path, read: Callable[[str], Tensor]
+) -> dict[str, str]:
     """Returns the names of the base's tensors in the model, keyed by their names in the base.
 
     Parts that no language model has, such as a pooler, may be missing.
 
+    Args:
+        base: shapes of the base's tensors.
+        model: shapes of the model's tensors.
+        names: the tensor names of the base's architecture.
+        folder: folder of the model, for messages.
+        read: function that reads a tensor of the model.
+
     Raises:
-        ModelError: the model lacks a tensor of the base, has an additional tensor, or has a tensor of another shape.
+        ModelError: the model lacks a tensor of the base, has an additional tensor, has a tensor of another shape, or
+            has two different tensors that the base ties.
     """
-    pairs = {name: name for name in base} if base.keys() == model.keys() else _matched(base, model, names, folder)
+    same = base.keys() == model.keys()
+    pairs = {name: name for name in base} if same else _matched(base, model, names, folder, read)
     wrong = sorted(name for name, other in pairs.items() if base[name] != model[other])
     if wrong:
         shapes = f"{wrong[0]}: {list(model[pairs[wrong[0]]])} in the model, {list(base[wrong[0]])} in the base"
@@ -233,8 +244,17 @@ def same_tensors(base: Shapes, model: Shapes, names: Names, folder: Path) -> dic
     return pairs
 
 
-def _matched(base: Shapes, model: Shapes, names: Names, folder: Path) -> dict[str, str]:
-    theirs = {names.first(name): name for name in model}
+def _matched(base: Shapes, model: Shapes, names: Names, folder: Path, read: Callable[[str], Tensor]) -> dict[str, str]:
+    theirs: dict[str, str] = {}
+    for name in model:
+        other = theirs.setdefault(names.first(name), name)
+        if other != name and not torch.equal(read(other), read(name)):
+            raise ModelError(
+                f"{folder} has a different architecture than the base: its tensors {other} and {name} differ, but the"
+                " base uses one tensor for both (tie_word_embeddings), so one of them would be lost",
+                "merge only models whose head is tied to the embeddings, or store the base with a head of its own"
+                " (tie_word_embeddings false in config.json, and both tensors in the weights)",
+            )
     pairs = {name: theirs[names.first(name)] for name in base if names.first(name) in theirs}
     missing = sorted(name for name in base if name not in pairs and names.first(name) in names.of_language_model)
     ours = {names.first(name) for name in base}
@@ -328,7 +348,10 @@ def merge_models(
     with stored_weights(base) as stored:
         shapes = [stored.shapes, *(weights.shapes for _, weights in models)]
         shapes = rows.shapes(shapes[0], shapes[1:]) if rows else shapes
-        pairs = [same_tensors(shapes[0], own, names, model[0]) for own, model in zip(shapes[1:], models, strict=True)]
+        pairs = [
+            same_tensors(shapes[0], own, names, folder, weights.read)
+            for own, (folder, weights) in zip(shapes[1:], models, strict=True)
+        ]
         folders = [str(folder) for folder in (base, *(folder for folder, _ in models))]
         sources = _Sources(stored, [weights for _, weights in models], pairs, rows, folders)
         forms = {name: form for header in stored.headers.values() for name, form in header.items()}

@@ -109,3 +109,38 @@ def test_settings_that_do_not_affect_weights_may_differ(tmp_path: Path, tiny_ber
         tmp_path / "other", tiny_bert, dtype="bfloat16", attention_probs_dropout_prob=0.3, transformers_version="5.0"
     )
     check_architectures(tiny_bert, other)
+
+
+LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
+BY_LAYER = {"full_attention": LINEAR, "sliding_attention": {"rope_theta": 100.0}}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        ({"rope_theta": 10000.0}, {"rope_theta": 500000.0}, "rope_theta is 500000.0"),
+        ({"rope_theta": 10000.0}, {"rope_parameters": {"rope_theta": 10000}}, ""),
+        ({"rope_theta": 10000.0}, {"rope_parameters": LINEAR}, "rope_type is linear in its config.json, and default"),
+        ({"rope_theta": 10000, "rope_scaling": {"type": "linear", "factor": 4}}, {"rope_parameters": LINEAR}, ""),
+        ({"rope_scaling": {"type": "linear", "factor": 2}}, {"rope_parameters": LINEAR}, "factor is 4.0"),
+        ({"rope_theta": 10000.0, "rope_scaling": None}, {}, ""),
+        ({"rope_parameters": BY_LAYER}, {"rope_parameters": BY_LAYER}, ""),
+        ({"rope_parameters": BY_LAYER}, {"rope_theta": 10000.0}, ""),
+        (
+            {"rope_parameters": BY_LAYER},
+            {"rope_parameters": {**BY_LAYER, "sliding_attention": {"rope_theta": 10.0}}},
+            "rope_theta of sliding_attention is 10.0",
+        ),
+    ],
+)
+def test_positions_must_be_computed_alike(
+    tmp_path: Path, tiny_bert: Path, one: dict[str, Any], other: dict[str, Any], said: str
+) -> None:
+    """Folders of transformers 4 and 5 name the same settings differently."""
+    base, model = changed(tmp_path / "base", tiny_bert, **one), changed(tmp_path / "model", tiny_bert, **other)
+    if not said:
+        check_architectures(base, model)
+        return
+    with pytest.raises(ModelError) as caught:
+        check_architectures(base, model)
+    assert said in str(caught.value)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from transformers import BertConfig, GPT2Config, LlamaConfig, ModernBertConfig, 
 from adapt.merge.compatibility import NewTokens
 from adapt.merge.streamed_merge import Names, NewRows
 from adapt.support.errors import ModelError
+from tests.handover.models import bytewise, decoder
 from tests.merge.folders import extended, folder_of, merged_in, moved, weights_in
 
 PLAIN: dict[str, Tensor] = {
@@ -106,6 +108,20 @@ def test_a_tied_head_that_only_one_model_stores_is_matched(
     assert torch.equal(
         weights_in(merged_in(tmp_path / "of-head", tiny_bert, other))[TABLE], bert[TABLE].lerp(changed[TABLE], 0.5)
     )
+
+
+def test_a_head_that_only_the_model_unties_is_refused(tmp_path: Path) -> None:
+    """Merging would keep one of two tensors that differ, and lose the other."""
+    base = llama(tmp_path / "base", tie_word_embeddings=True)
+    model = llama(tmp_path / "model", tie_word_embeddings=False)
+    assert "lm_head.weight" in weights_in(model).keys() - weights_in(base).keys()
+    with pytest.raises(ModelError, match=r"lm_head\.weight .*differ, but the base uses one tensor for both"):
+        merged_in(tmp_path / "out", base, model, share=1.0)
+    assert not any((tmp_path / "out").iterdir())
+
+
+def llama(folder: Path, **settings: Any) -> Path:
+    return decoder(folder, "llama", bytewise(), **settings)
 
 
 def test_old_names_missing_prefixes_and_extra_parts_are_matched(
