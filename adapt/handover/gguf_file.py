@@ -34,6 +34,10 @@ ROUNDING = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8, "q8_0": 1 / 127}
 """Maximum difference between a weight and its rounded value, relative to the largest weight of the tensor."""
 BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
 """Suffixes of the names of tensors in old checkpoints that are not weights."""
+HEAD = "lm_head.weight"
+"""Name of the head in transformers. GGUF files of models with a tied head do not have it."""
+TABLES = ("embed_tokens.weight", "wte.weight")
+"""Ends of the names of tables of token embeddings in transformers."""
 
 
 def write_gguf(exported: ExportedModel, target: Path, kind: str) -> float:
@@ -123,7 +127,7 @@ def converted(folder: Path, config: Any) -> Iterator[tuple[str, Array]]:
     if factors is not None:  # llama.cpp refuses this tensor in other architectures
         yield "rope_freqs.weight", factors
     for name, weight in stored(folder):
-        if name.endswith(BUFFERS) or (name == "lm_head.weight" and config.tie_word_embeddings):
+        if name.endswith(BUFFERS) or (name == HEAD and config.tie_word_embeddings and _is_table(weight, folder)):
             continue
         target = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if target is None:
@@ -131,13 +135,18 @@ def converted(folder: Path, config: Any) -> Iterator[tuple[str, Array]]:
         yield target, laid_out(target, weight, config)
 
 
-def stored(folder: Path) -> Iterator[tuple[str, Array]]:
-    """Yields each weight of a model in float32, with its name in transformers."""
+def _is_table(head: Array, folder: Path) -> bool:
+    """Returns whether a head equals the table of token embeddings. transformers 5 only ties stored heads that do."""
+    return any(np.array_equal(head, table) for _, table in stored(folder, TABLES))
+
+
+def stored(folder: Path, ends: str | tuple[str, ...] = "") -> Iterator[tuple[str, Array]]:
+    """Yields each weight of a model in float32, with its name in transformers, if the name ends in one of `ends`."""
     for file in weight_files(folder):
         if file.name == INDEX:
             continue
         with safe_open(file, "pt") as weights:
-            for name in weights.keys():  # noqa: SIM118  # safe_open returns no mapping
+            for name in (name for name in weights.keys() if name.endswith(ends)):  # noqa: SIM118  # no mapping
                 yield name, weights.get_tensor(name).to(torch.float32).numpy()
 
 

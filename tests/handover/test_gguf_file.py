@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
@@ -67,6 +68,25 @@ def test_weights_are_rounded_to_the_type(kind: str, most: float, tmp_path: Path)
     largest = max(float(weight.abs().max()) for weight in AutoModelForCausalLM.from_pretrained(folder).parameters())
     assert written.difference is not None
     assert 0 < written.difference <= most * largest
+
+
+@pytest.mark.parametrize(
+    ("family", "table"), [("llama", "model.embed_tokens.weight"), ("gpt2", "transformer.wte.weight")]
+)
+def test_a_stored_head_is_left_out_only_if_it_equals_the_embeddings(family: str, table: str, tmp_path: Path) -> None:
+    """transformers 5 does not tie a head that is stored and differs, whatever config.json says."""
+    folder = decoder(tmp_path / "model", family, bytewise(), tie_word_embeddings=True)
+    weights = load_file(folder / "model.safetensors")
+    heads = []
+    for added in (0.0, 1.0):
+        head = weights[table] + added
+        save_file({**weights, "lm_head.weight": head}, folder / "model.safetensors", metadata={"format": "pt"})
+        written = ToGguf(GgufOptions("f32")).write(exported(folder))
+        assert written.difference == 0
+        tensors = {tensor.name: tensor.data for tensor in gguf.GGUFReader(folder / written.files[0]).tensors}
+        heads.append(tensors.get("output.weight"))
+    assert heads[0] is None
+    np.testing.assert_array_equal(heads[1], head.numpy())
 
 
 def test_the_header_has_the_model(tmp_path: Path) -> None:
