@@ -73,36 +73,43 @@ from sentence_transformers import SentenceTransformer
 vectors = SentenceTransformer(".").encode(["a sentence", "another sentence"])  # . is the folder of this file
 ```
 
-The language model with transformers:
+The {model} with transformers:
 
 """
 
 
 def loading_code(
-    causal: bool, additions: Sequence[str] = (), domains: Sequence[str] = (), vectors: SentenceVectors | None = None
+    causal: bool,
+    additions: Sequence[str] = (),
+    domains: Sequence[str] = (),
+    vectors: SentenceVectors | None = None,
+    has_head: bool = True,
 ) -> str:
     """Returns the section of the card that shows how to load the model in Python."""
     if vectors:
         scaled = ", scaled to length 1" if vectors.normalize else ""
-        before = LOADING_VECTORS.format(pooling=vectors.pooling, scaled=scaled)
-        return before + loading_code(causal, additions, domains)
+        model = "language model" if has_head else "model, which has no language-model head,"
+        before = LOADING_VECTORS.format(pooling=vectors.pooling, scaled=scaled, model=model)
+        return before + loading_code(causal, additions, domains, has_head=has_head)
     if additions:
         chosen = f", domain={domains[-1]!r}" if domains else ""
         shown = LOADING_ADDITIONS.format(additions=", ".join(additions), causal=causal, chosen=chosen)
         return shown.replace("\n\n", PARTED.format(names=", ".join(map(card_text, domains))), 1) if domains else shown
-    return LOADING.format(auto_class="AutoModelForCausalLM" if causal else "AutoModelForMaskedLM")
+    head = "AutoModelForCausalLM" if causal else "AutoModelForMaskedLM"
+    return LOADING.format(auto_class=head if has_head else "AutoModel")
 
 
-def front_matter(base_model: str, task: str) -> str:
+def front_matter(base_model: str, task: str, library: str = "transformers") -> str:
     """Returns the YAML metadata of a card, which is between two lines of dashes.
 
     Args:
         base_model: id or folder of the model that was trained further. A folder is left out.
         task: a pipeline tag of the Hub.
+        library: name of the library that loads the model, as the Hub spells it.
     """
     base = [f"base_model: {json.dumps(base_model)}"] if is_hub_id(base_model) else []
     tags = [f"- {tag}" for tag in (task, "domain-adaptation", "dontstop")]
-    return "\n".join([*base, "library_name: transformers", f"pipeline_tag: {task}", "tags:", *tags])
+    return "\n".join([*base, f"library_name: {library}", f"pipeline_tag: {task}", "tags:", *tags])
 
 
 def settings(values: Mapping[str, Any]) -> str:

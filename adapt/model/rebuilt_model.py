@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoModelForMaskedLM
+from transformers import AutoModel, AutoModelForMaskedLM, PreTrainedConfig
 
 from adapt.model import load, safeguards, size, trainable
 from adapt.model.additions.table import additions_of
@@ -27,8 +27,19 @@ def missing_head(folder: Path, trust_remote_code: bool = False) -> list[str]:
     config = load_config(folder, trust_remote_code)
     if not is_encoder(config) or is_decoder(config) or additions_of(config):
         return []
+    return _absent_head(config, folder, trust_remote_code)
+
+
+def is_headless(folder: Path, trust_remote_code: bool = False) -> bool:
+    """Returns whether a model is an encoder or decoder without any weights of its head, such as an embedding model."""
+    config = load_config(folder, trust_remote_code)
+    return (is_encoder(config) or is_decoder(config)) and bool(_absent_head(config, folder, trust_remote_code))
+
+
+def _absent_head(config: PreTrainedConfig, folder: Path, trust_remote_code: bool) -> list[str]:
+    """Returns the names of the head's weights if the model's folder has none of them, else an empty list."""
     with torch.device("meta"), safeguards.quiet():
-        model: Any = AutoModelForMaskedLM.from_config(config, trust_remote_code=trust_remote_code)
+        model: Any = load.model_class(config).from_config(config, trust_remote_code=trust_remote_code)
     prefix, stored = f"{model.base_model_prefix}.", size.tensor_shapes(folder)
     of_head = {name for name, _ in model.named_parameters() if not name.startswith(prefix)}
     own = sorted(of_head - model.all_tied_weights_keys.keys())

@@ -8,17 +8,22 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModel
 
 from adapt.config import Config, MergeConfig, ModelConfig, StorageConfig, TrainingConfig
 from adapt.config.job_sections import EvaluationConfig
 from adapt.job.job_run import carry_out
 from adapt.job.training_jobs import MERGE_JOB, merge_stages
+from adapt.merge.companion_files import MergeFacts, merge_card
 from adapt.model.architecture import warn_of_instruct
 from adapt.model.load import load_model
+from adapt.model.rebuilt_model import is_headless
+from adapt.model.sentence_vectors import SentenceVectors, read_sentence_vectors, write_sentence_vectors
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import ensure
 from adapt.stage.context import Context
 from adapt.support.errors import ConfigError, ModelError
+from tests.handover.models import bytewise, decoder
 from tests.merge.folders import extended, folder_of, moved, weights_in
 from tests.show.shown import show_result
 
@@ -99,6 +104,45 @@ def test_with_one_share_the_stage_folder_is_a_model(config: Config, models: list
         replace(config, model=ModelConfig(path=str(finished.path)), merge=MergeConfig(models=[str(models[0])]))
     )
     assert merge_stages(again).start.digest  # A merged model can be merged again.
+
+
+def test_merged_embedding_models_keep_their_pooling_and_have_no_random_head(
+    config: Config, tmp_path: Path, tiny_bert: Path
+) -> None:
+    base = headless(tmp_path / "base", tiny_bert)
+    vectors = SentenceVectors("cls", normalize=True, max_length=64)
+    write_sentence_vectors(vectors, base)
+    model = folder_of(tmp_path / "model", moved(weights_in(base), 1), like=tiny_bert)
+    context = Context.of(asking(replace(config, model=ModelConfig(path=str(base))), models=[str(model)]))
+    folder = ensure(merge_stages(context), context.store).path
+    found = read_sentence_vectors(folder)
+    assert found
+    assert replace(found, settings={}) == vectors
+    assert (folder / "2_Normalize" / "config.json").is_file()
+    card = (folder / "README.md").read_text()
+    assert "pipeline_tag: sentence-similarity" in card
+    assert "library_name: sentence-transformers" in card
+    assert "AutoModel.from_pretrained(folder)" in card
+    assert "AutoModelForMaskedLM" not in card
+
+
+def test_the_card_of_a_merged_model_without_a_head_shows_none(tmp_path: Path, tiny_bert: Path) -> None:
+    untied, tied = (
+        decoder(tmp_path / str(tied), "llama", bytewise(), tie_word_embeddings=tied) for tied in (False, True)
+    )
+    folders = [untied, tied, tiny_bert, headless(tmp_path / "base", tiny_bert)]
+    assert [is_headless(folder) for folder in folders] == [False, False, False, True]
+    AutoModel.from_pretrained(untied).save_pretrained(untied)
+    assert is_headless(untied)
+    card = merge_card(MergeFacts("a", "b", "average", "rule", 1.0, {}, [], False), None, has_head=False)
+    assert "pipeline_tag: feature-extraction" in card
+    assert "AutoModel.from_pretrained(folder)" in card
+
+
+def headless(folder: Path, like: Path) -> Path:
+    """Writes a copy of a BERT model without its head, and returns the folder."""
+    weights = {name.removeprefix("bert."): one for name, one in weights_in(like).items() if not name.startswith("cls.")}
+    return folder_of(folder, weights, like=like)
 
 
 def test_the_key_depends_on_everything_that_determines_the_result(
