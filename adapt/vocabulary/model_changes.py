@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from adapt.config import Config, VocabularyConfig
 from adapt.model import load, safeguards
 from adapt.model.locate import CONFIG, Pretrained, read_json
-from adapt.model.size import ALIASES
+from adapt.model.size import ALIASES, first_setting
 from adapt.model.tokenize import piece_tokenizer, text_tokenizer
 from adapt.model.tokenizer import load_config, load_text_tokenizer, load_tokenizer
 from adapt.runner.files import write_atomically
@@ -216,8 +216,12 @@ def write_scratch(
 
 
 def _resized(settings: Mapping[str, Any], dimensions: str | None, folder: Path) -> dict[str, Any]:
-    """Returns the settings of config.json with the dimensions of a name in DIMENSIONS; None keeps the old ones."""
+    """Returns the settings of config.json with the dimensions of a name in DIMENSIONS; None keeps the old ones.
+
+    Lists with one entry per layer, such as `layer_types`, are cut, or their entries are repeated in order.
+    """
     changed = dict(settings)
+    old = first_setting(changed, ALIASES["layers"])  # number of layers
     for name, value in (DIMENSIONS[dimensions] if dimensions else {}).items():
         named = [key for key in ALIASES[name] if key in settings]
         if not named:
@@ -231,4 +235,8 @@ def _resized(settings: Mapping[str, Any], dimensions: str | None, folder: Path) 
         heads, hidden = DIMENSIONS[dimensions]["heads"], DIMENSIONS[dimensions]["hidden"]
         followers = {"num_key_value_heads": heads, "head_dim": hidden // heads, "embedding_size": hidden}
         changed |= {name: value for name, value in followers.items() if settings.get(name) is not None}
+        layers = DIMENSIONS[dimensions]["layers"]
+        for name, value in settings.items():
+            if "layer" in name and isinstance(value, list) and len(value) == old:
+                changed[name] = [value[number % old] for number in range(layers)]
     return changed

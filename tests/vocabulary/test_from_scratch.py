@@ -2,9 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from transformers import ModernBertConfig
 
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
@@ -72,3 +74,26 @@ def test_dimensions(tiny_bert: Path, tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(settings))
     with pytest.raises(ModelError, match="so the dimension inner cannot be set to 512"):
         written(folder, tmp_path / "none", dimensions="tiny")
+
+
+@pytest.mark.parametrize(("dimensions", "types"), [("tiny", "fs"), ("mini", "fsff"), ("small", "fsff")])
+def test_lists_with_an_entry_per_layer_follow_the_number_of_layers(
+    tiny_bert: Path, tmp_path: Path, dimensions: str, types: str
+) -> None:
+    """transformers 5 stores `layer_types` in every config.json of ModernBERT, and refuses another number of entries."""
+    names = {"f": "full_attention", "s": "sliding_attention"}
+    folder = tmp_path / "base"
+    folder.mkdir()
+    for file in tiny_bert.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    sizes: dict[str, Any] = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 3}
+    ids: dict[str, Any] = {
+        f"{name}_token_id": number for number, name in enumerate(("pad", "cls", "sep", "bos", "eos"))
+    }
+    base = ModernBertConfig(
+        **sizes, **ids, intermediate_size=64, vocab_size=200, layer_types=[names[mark] for mark in "fsf"]
+    )
+    base.save_pretrained(folder)
+    config = load_model(written(folder, tmp_path / "new", dimensions=dimensions)).config
+    assert config.layer_types == [names[mark] for mark in types]
+    assert config.num_hidden_layers == DIMENSIONS[dimensions]["layers"]
