@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from adapt.chain.chain_run import ChainPlan, ChainRun, Report
-from adapt.config import Config, flat
+from adapt.config import Config
 from adapt.config.job_config import Kind
 from adapt.job import JOBS, job_of
 from adapt.job.job_run import Job, JobRun, Plan, plan_of, run_stages_of
 from adapt.model.architecture import is_detector
 from adapt.model.locate import Pretrained
 from adapt.parse import parse
+from adapt.parse.python_values import Source, arguments_of, flat_fields
 from adapt.parse.values import check_config
 from adapt.ray.runtime import disconnect
 from adapt.runner import Record
@@ -26,7 +26,6 @@ from adapt.show.blocks import Block
 from adapt.show.progress.chain_now import ChainNow
 from adapt.show.renderers import SelfShown
 from adapt.stage.context import Context
-from adapt.support import errors, paths
 from adapt.terminal.library import as_library
 from adapt.tuning.search_run import SearchRun, run_search, search_of_command
 
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
     from adapt.stage.select_documents import SelectionJudged
 
 R = TypeVar("R")
-Source = str | PathLike[str] | Mapping[str, Any] | Config | Sequence[str | PathLike[str]] | None
-"""The source of a configuration: YAML files (later files win), a mapping of sections, a `Config`, or None."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,7 +284,7 @@ def vocabulary(action: str, config: Source = None, /, **fields: Any) -> Run[Any]
     Raises:
         AdaptError: a field, a file or a model is wrong, or a stage failed. The message names the fault and the fix.
     """
-    return _run("vocabulary", config, {**_flat(fields), "vocabulary.action": action})
+    return _run("vocabulary", config, {**flat_fields(fields), "vocabulary.action": action})
 
 
 def advise(config: Source = None, /, **fields: Any) -> Run[Advice]:
@@ -354,7 +351,7 @@ def chain(
     """
     values = {name: str(value) for name, value in let.items()}
     members = {name: list(of_set) for name, of_set in (only or {}).items()}
-    return ChainStudy(ChainRun.of(str(file), values, _flat(fields or {}), members))
+    return ChainStudy(ChainRun.of(str(file), values, flat_fields(fields or {}), members))
 
 
 @dataclass(frozen=True)
@@ -452,47 +449,3 @@ def configuration(kind: Kind, config: Source, fields: Mapping[str, Any]) -> Conf
         check_config(config, kind)
         return config
     return parse(arguments_of(config, fields), f"dontstop {kind.name}", kind)
-
-
-def arguments_of(config: Source, fields: Mapping[str, Any]) -> list[str]:
-    """Returns command-line arguments for the configuration `config` with the fields in `fields` replaced.
-
-    Raises:
-        ConfigError: a configuration file does not exist.
-    """
-    if isinstance(config, Config | Mapping):
-        known = flat(config) if isinstance(config, Config) else _flat(config)
-        return _options({**known, **_flat(fields)})
-    files = [] if config is None else [config] if isinstance(config, str | PathLike) else list(config)
-    for file in files:
-        if not paths.user_path(file).is_file():
-            raise errors.ConfigError(f"there is no configuration file {file}", "check the path")
-    return [*(f"--config={paths.user_path(file)}" for file in files), *_options(_flat(fields))]
-
-
-def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns fields keyed by dotted name, such as `training.epochs`. The argument may have nested sections."""
-    flattened: dict[str, Any] = {}
-    for name, value in fields.items():
-        if isinstance(value, Mapping):
-            flattened |= _flat(value, f"{prefix}{name}.")
-        elif is_dataclass(value) and not isinstance(value, type):
-            flattened |= _flat(vars(value), f"{prefix}{name}.")
-        else:
-            flattened[f"{prefix}{name}"] = value
-    return flattened
-
-
-def _options(values: Mapping[str, Any]) -> list[str]:
-    return [f"--{name}={_written(value)}" for name, value in values.items()]
-
-
-def _written(value: Any) -> str:
-    """Formats a value in the form in which the command line reads it."""
-    if isinstance(value, str | PathLike):
-        return str(value)
-    return json.dumps(value, default=_plain)
-
-
-def _plain(value: Any) -> Any:
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)

@@ -17,10 +17,11 @@ from types import SimpleNamespace
 import pytest
 
 import dontstop
-from adapt.api import arguments_of, configuration
+from adapt.api import configuration
 from adapt.config import Config, TrainingConfig, VocabularyConfig
 from adapt.config.job_config import DAPT
 from adapt.job import JOBS
+from adapt.parse.python_values import arguments_of
 from adapt.runner.notifications import wait_until_sent
 from adapt.show.blocks import Section, TextBlock
 from adapt.show.report import report_page
@@ -96,6 +97,16 @@ def test_lists_of_sections_and_texts_keep_their_form() -> None:
         ("bio", "c*.jsonl"),
     ]
     assert config.storage.root == "x"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["papers #2", "null", "no", "'papers'", "12", "a: b", "#2", "[a]", "\U0001f600 \u2028 \x85 \x7f", "ä\\u0041", ""],
+)
+def test_texts_are_not_read_as_yaml(text: str) -> None:
+    config = configuration(DAPT, None, {"model": {"path": text}, "corpus": {"paths": ["a", f"{text}.txt"]}})
+    assert (config.model.path, config.corpus.paths) == (text, ["a", f"{text}.txt"])
+    assert configuration(DAPT, config, {"corpus.paths": Path(f"{text}/a")}).corpus.paths == f"{text}/a"
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from adapt.config import Config, flat
 from adapt.config.kinds import read_options
 from adapt.job import JOBS, job_of
 from adapt.job.job_run import Job
-from adapt.parse.command_line import note_repeated
+from adapt.parse.command_line import is_text, note_repeated
 from adapt.parse.keys import nested, unknown
-from adapt.parse.yaml_file import load_yaml, read_yaml, refuse_variables, takes_list
+from adapt.parse.yaml_file import load_yaml, read_yaml, refuse_variables, takes_list, takes_text
 from adapt.statistics.continual_metrics import SequenceFigures
 from adapt.statistics.seeds import MARGIN, Margin, SeedRounds
 from adapt.support.errors import ConfigError
@@ -302,11 +302,12 @@ def read_command(arguments: Sequence[str]) -> Command:
 
 def _read(name: str, value: str) -> Any:
     try:
-        return load_yaml(value)
+        content = load_yaml(value)
     except yaml.YAMLError as error:
         raise ConfigError(
             f"--{name}: the value {value} is not valid YAML", "put text with special characters in quotes"
         ) from error
+    return value if takes_text(name, frozenset()) and is_text(value, content) else content
 
 
 def _options(arguments: Sequence[str]) -> list[tuple[str, str]]:

@@ -144,9 +144,25 @@ def _named_among(arguments: Sequence[str]) -> keys.Named:
 
 
 def _value(text: str, field: str, kinds: keys.Named) -> Any:
-    """Reads the value of an option. In fields that hold text, values such as numbers stay text."""
+    """Reads the value of an option. In fields that hold text, only quoted text, null, lists and `{…}` are YAML.
+
+    Other values stay text, such as numbers and the names of files that contain ` #` or `: `.
+    """
     value = _read(text)
-    return text if "\n" in text or (takes_text(field, kinds) and isinstance(value, int | float)) else value
+    if "\n" in text or (takes_text(field, kinds) and is_text(text, value)):
+        return text
+    return value
+
+
+def is_text(text: str, value: Any) -> bool:
+    """Returns whether a text that YAML reads as `value` is meant as it is."""
+    begins = text[:1]
+    return (
+        isinstance(value, int | float)
+        or (isinstance(value, str) and begins not in ("'", '"'))
+        or (isinstance(value, Mapping) and begins != "{")
+        or begins == "#"
+    )
 
 
 def _read(text: str) -> Any:

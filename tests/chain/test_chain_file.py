@@ -227,3 +227,7 @@ def test_an_empty_list_of_models_compares_none(tmp_path: Path) -> None:
 def test_invalid_yaml_on_the_command_line_is_named() -> None:
     with pytest.raises(ConfigError, match=r"--training\.max_steps"):
         read_command(["run", "file", "--training.max_steps", "{"])
+    common = read_command(
+        ["run", "file", "--corpus.paths", "docs #2/a: b.txt", "--training.max_steps", "2 # two"]
+    ).common
+    assert common == {"corpus.paths": "docs #2/a: b.txt", "training.max_steps": 2}

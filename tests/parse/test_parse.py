@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import yaml
 
-from adapt.config import Config, CorpusConfig, ResourcesConfig, TrainingConfig, flat
+from adapt.config import Config, CorpusConfig, ModelConfig, ResourcesConfig, TrainingConfig, flat
 from adapt.job import JOBS
 from adapt.objective.table import OBJECTIVES
 from adapt.parse import parse, parse_values
@@ -74,6 +74,14 @@ def test_paths_are_one_or_a_list(write: Callable[..., str], given: str, paths: s
     assert parsed("--corpus.paths", given).corpus.paths == paths
     quoted = given if given.startswith("[") else repr(given)
     assert parsed("--config", write(f"corpus:\n  paths: {quoted}\n")).corpus.paths == paths
+
+
+@pytest.mark.parametrize("path", ["docs #2/a.txt", "a: b/a.txt", "#2.txt", "12", "no", " a", "a\nb"])
+def test_a_path_on_the_command_line_is_not_read_as_yaml(path: str) -> None:
+    assert parsed(f"--corpus.paths={path}", f"--model.path={path}") == Config(
+        corpus=CorpusConfig(paths=path), model=ModelConfig(path=path)
+    )
+    assert parsed(PATHS, "--model.path='papers'").model.path == "papers"
 
 
 def test_paths_on_the_command_line_replace_those_of_a_file(write: Callable[..., str]) -> None:

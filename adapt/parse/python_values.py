@@ -1,0 +1,61 @@
+"""Turns configurations and fields given in Python into arguments of the command line, so that both are read alike."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from os import PathLike
+from typing import Any
+
+from adapt.config import Config, flat
+from adapt.support.errors import ConfigError
+from adapt.support.paths import user_path
+
+Source = str | PathLike[str] | Mapping[str, Any] | Config | Sequence[str | PathLike[str]] | None
+"""The source of a configuration: YAML files (later files win), a mapping of sections, a `Config`, or None."""
+_UNLIKE_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+"""Characters that JSON allows in a string, and that YAML refuses or folds."""
+
+
+def arguments_of(config: Source, fields: Mapping[str, Any]) -> list[str]:
+    """Returns command-line arguments for the configuration `config` with the fields in `fields` replaced.
+
+    Raises:
+        ConfigError: a configuration file does not exist.
+    """
+    if isinstance(config, Config | Mapping):
+        known = flat(config) if isinstance(config, Config) else flat_fields(config)
+        return _options({**known, **flat_fields(fields)})
+    files = [] if config is None else [config] if isinstance(config, str | PathLike) else list(config)
+    for file in files:
+        if not user_path(file).is_file():
+            raise ConfigError(f"there is no configuration file {file}", "check the path")
+    return [*(f"--config={user_path(file)}" for file in files), *_options(flat_fields(fields))]
+
+
+def flat_fields(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns fields keyed by dotted name, such as `training.epochs`. The argument may have nested sections."""
+    flattened: dict[str, Any] = {}
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            flattened |= flat_fields(value, f"{prefix}{name}.")
+        elif is_dataclass(value) and not isinstance(value, type):
+            flattened |= flat_fields(vars(value), f"{prefix}{name}.")
+        else:
+            flattened[f"{prefix}{name}"] = value
+    return flattened
+
+
+def _options(values: Mapping[str, Any]) -> list[str]:
+    return [f"--{name}={value if name == 'config' else _written(value)}" for name, value in values.items()]
+
+
+def _written(value: Any) -> str:
+    """Formats a value as JSON, which the command line reads as YAML. Texts are quoted, so that they stay unchanged."""
+    return _UNLIKE_YAML.sub(
+        lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, default=_plain, ensure_ascii=False)
+    )
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
