@@ -36,10 +36,12 @@ def asks_for(arguments: Sequence[str], *options: str) -> bool:
 def read_given(arguments: Sequence[str]) -> dict[str, Any]:
     """Reads the values on a command line and in its files, by section, before types are checked.
 
+    Options replace values of files, wherever `--config` stands. Later files and options replace earlier ones.
+
     Raises:
         ConfigError: a key is unknown, or a file cannot be read.
     """
-    given: dict[str, Any] = {}
+    from_files, given = dict[str, Any](), dict[str, Any]()
     kinds = _named_among(arguments)
     options: dict[str, str] = {}
     refuse_stray([argument for argument in arguments if argument != "-h"])
@@ -53,7 +55,7 @@ def read_given(arguments: Sequence[str]) -> dict[str, Any]:
         if name == "config":
             if not text or text.startswith("--"):
                 raise ConfigError("--config names no file", "write --config FILE")
-            given = keys.overlaid(given, read_config_file(text, kinds))
+            from_files = keys.overlaid(from_files, read_config_file(text, kinds))
             continue
         if not equals and (following.startswith("--") or not arguments[position + 1 :]):
             if name in SWITCHES:
@@ -69,7 +71,7 @@ def read_given(arguments: Sequence[str]) -> dict[str, Any]:
         keys.refuse_unknown_values(sections, "the command line", kinds)
         refuse_variables(sections, "on the command line")
         given = keys.overlaid(given, _with_files(sections, Path(), kinds))
-    return given
+    return keys.overlaid(from_files, given)
 
 
 def read_config_file(file: str, kinds: keys.Named) -> dict[str, Any]:
@@ -131,7 +133,7 @@ def _named_among(arguments: Sequence[str]) -> keys.Named:
 
     Errors are ignored, because `read_given` raises them.
     """
-    found: dict[str, Any] = {}
+    from_files, found = dict[str, Any](), dict[str, Any]()
     for position, argument in enumerate(arguments):
         name, equals, text = argument.removeprefix("--").partition("=")
         text = text if equals else next(iter(arguments[position + 1 :]), "")
@@ -139,8 +141,8 @@ def _named_among(arguments: Sequence[str]) -> keys.Named:
             found = keys.overlaid(found, keys.nested({name: _read(text)}))
         elif name == "config":
             with suppress(ConfigError):
-                found = keys.overlaid(found, keys.nested(read_yaml(text)))
-    return keys.named_in(found)
+                from_files = keys.overlaid(from_files, keys.nested(read_yaml(text)))
+    return keys.named_in(keys.overlaid(from_files, found))
 
 
 def _value(text: str, field: str, kinds: keys.Named) -> Any:

@@ -43,6 +43,8 @@ def test_a_users_own_method_has_a_section(
     assert flat(found)["pull_back.strength"] == 3.0
     given = [PATHS, "--method.kind=my_methods:PullBack"]
     assert "pull_back.strength is -1" in refused(*given, "--pull_back.strength=-1").what
+    later = write("method: {kind: das}\n", "later.yaml")  # the option has priority, although the file comes later
+    assert parsed(*given, "--pull_back.strength=2", "--config", later).method_options.strength == 2.0
     assert "did you mean pull_back.strength?" in refused(*given, "--pull_back.strenght=1").fix
     with pytest.raises(SystemExit):
         parsed(*given, "--help")

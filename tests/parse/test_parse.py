@@ -41,6 +41,7 @@ def test_the_command_line_overrides_files_and_later_files_earlier_ones(write: Ca
     config = parsed("--config", first, "--config", second, PATHS, "--training.beta1", "0.3")
     assert config.training == TrainingConfig(learning_rate=0.1, max_steps=2, beta1=0.3)
     assert config.seed == 1
+    assert parsed("--training.beta1", "0.3", "--config", first, PATHS, "--config", second) == config
 
 
 @pytest.mark.parametrize("text", ["5e-4", "5E-4", "5.0e-4", "0.0005", ".0005"])
