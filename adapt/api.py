@@ -19,7 +19,6 @@ from adapt.model.architecture import is_detector
 from adapt.model.locate import Pretrained
 from adapt.parse import parse
 from adapt.parse.python_values import Source, arguments_of, flat_fields
-from adapt.parse.values import check_config
 from adapt.ray.runtime import disconnect
 from adapt.runner import Record
 from adapt.show.blocks import Block
@@ -118,7 +117,8 @@ def dapt(config: Source = None, /, **fields: Any) -> Run[Adapted]:
 
     Args:
         config: the path of a YAML file, a list of paths (later files win), a mapping of sections, a `Config`, or
-            None if the keyword arguments contain all fields.
+            None if the keyword arguments contain all fields. A field of a `Config` that has the plain default gets the
+            default of the job, here and in the other functions.
         **fields: sections or fields that replace those of `config`, such as `corpus={"paths": "papers/*.jsonl"}`,
             `training={"learning_rate": 1e-4}` or `name="papers"`.
 
@@ -439,13 +439,11 @@ def configuration(kind: Kind, config: Source, fields: Mapping[str, Any]) -> Conf
 
     Args:
         kind: the kind of job.
-        config: the source of the configuration, such as the path of a YAML file.
+        config: the source of the configuration, such as the path of a YAML file. Fields of a `Config` that have the
+            plain default get the default of the job.
         fields: fields that replace fields of `config`.
 
     Raises:
         ConfigError: a file cannot be read, or a field is unknown (the message suggests one) or has a wrong value.
     """
-    if isinstance(config, Config) and not fields:
-        check_config(config, kind)
-        return config
     return parse(arguments_of(config, fields), f"dontstop {kind.name}", kind)

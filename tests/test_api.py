@@ -13,12 +13,13 @@ import time
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import dontstop
 from adapt.api import configuration
-from adapt.config import Config, TrainingConfig, VocabularyConfig
+from adapt.config import Config, CorpusConfig, SourceConfig, TaskConfig, TrainingConfig, VocabularyConfig
 from adapt.config.job_config import DAPT
 from adapt.job import JOBS
 from adapt.parse.python_values import arguments_of
@@ -85,8 +86,30 @@ def test_keywords_replace_single_fields(tmp_path: Path) -> None:
         training = configuration(DAPT, source, {"training": {"max_steps": 9}}).training
         assert (training.learning_rate, training.max_steps) == (1e-4, 9)
     given = configuration(DAPT, file, {})
-    assert configuration(DAPT, given, {}) is given
+    assert configuration(DAPT, given, {}) == given
     assert configuration(DAPT, given, {"seed": 7}).training == given.training
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_config_gets_the_defaults_of_its_job(job: str) -> None:
+    kind = JOBS[job].kind
+    sources = [{"name": "a", "paths": "a"}, {"name": "b", "paths": "b"}]
+    given: dict[str, Any] = {"seed": 3, "task": {"train": "a", "dev": "b", "test": "c"}}
+    given["corpus"] = {"sources": sources} if kind.sources else TEXT
+    expected = configuration(kind, None, given)
+    config = Config(
+        seed=3,
+        task=TaskConfig(train="a", dev="b", test="c"),
+        corpus=CorpusConfig(sources=[SourceConfig(**each) for each in sources])
+        if kind.sources
+        else CorpusConfig(**TEXT),
+    )
+    assert configuration(kind, config, {}) == expected
+    assert configuration(kind, config, {"training.max_steps": 7}) == configuration(
+        kind, given, {"training.max_steps": 7}
+    )
+    assert configuration(kind, expected, {}) == expected
+    assert configuration(kind, config, {"name": "dapt"}).name == "dapt"
 
 
 def test_lists_of_sections_and_texts_keep_their_form() -> None:

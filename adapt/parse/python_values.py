@@ -12,7 +12,9 @@ from adapt.support.errors import ConfigError
 from adapt.support.paths import user_path
 
 Source = str | PathLike[str] | Mapping[str, Any] | Config | Sequence[str | PathLike[str]] | None
-"""The source of a configuration: YAML files (later files win), a mapping of sections, a `Config`, or None."""
+"""The source of a configuration: YAML files (later files win), a mapping of sections, a `Config`, or None.
+
+A field of a `Config` that has the plain default gets the default of the job."""
 _UNLIKE_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 """Characters that JSON allows in a string, and that YAML refuses or folds."""
 
@@ -20,11 +22,14 @@ _UNLIKE_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff
 def arguments_of(config: Source, fields: Mapping[str, Any]) -> list[str]:
     """Returns command-line arguments for the configuration `config` with the fields in `fields` replaced.
 
+    Fields of a `Config` that equal the plain default, such as the name `dapt`, are left out, so that the job's own
+    default applies. To set such a value, name the field in `fields`.
+
     Raises:
         ConfigError: a configuration file does not exist.
     """
     if isinstance(config, Config | Mapping):
-        known = flat(config) if isinstance(config, Config) else flat_fields(config)
+        known = _changed(config) if isinstance(config, Config) else flat_fields(config)
         return _options({**known, **flat_fields(fields)})
     files = [] if config is None else [config] if isinstance(config, str | PathLike) else list(config)
     for file in files:
@@ -44,6 +49,12 @@ def flat_fields(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flattened[f"{prefix}{name}"] = value
     return flattened
+
+
+def _changed(config: Config) -> dict[str, Any]:
+    """Returns the fields that differ from the plain defaults, and all options of chosen plug-ins, by dotted name."""
+    defaults = flat(Config())
+    return {name: value for name, value in flat(config).items() if name not in defaults or value != defaults[name]}
 
 
 def _options(values: Mapping[str, Any]) -> list[str]:
