@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
@@ -52,8 +53,17 @@ ENTRIES = {
     "training.phases": PhaseConfig,
 }
 """Fields that hold a list of sections, each with the class of the sections."""
-_FIRST = {"corpus": "paths", "method": "kind", "model": "path", "objective": "kind", "storage": "root"}
+_FIRST = {
+    "corpus": "paths",
+    "method": "kind",
+    "model": "path",
+    "objective": "kind",
+    "storage": "root",
+    "task": "train",
+}
 """For some sections, the field that an error message suggests if a single value is given in place of the section."""
+COMMAND_LINE = "the command line"
+"""Location of values that are options, for error messages."""
 SHOWN = 20
 """Maximum number of names that a message lists."""
 _NESTED = {"decontaminate": EvaluationSet}
@@ -246,13 +256,21 @@ def refuse_sections_without_fields(content: Mapping[str, Any], place: str) -> No
             )
         if section_file(given, user_path(place).parent) is None:
             form = "write `field: value` lines below it, with a space after each colon"
-            if section in _FIRST and not re.search(r"[:=]", given):
-                form = f"write `{section}: {{{_FIRST[section]}: {given}}}`"
+            first = _FIRST.get(section, "")
+            if place == COMMAND_LINE:
+                form = f"write --{section}.{first or 'FIELD'} {shlex.quote(given) if first else 'VALUE'}"
+            elif first and re.split(r"\s*[:=]", given)[0] not in vars(default):
+                form = f"write `{section}: {{{first}: {given}}}`"
             raise ConfigError(f"{section} in {place} is the text {given!r}, but must have fields with values", form)
 
 
 def section_file(name: str, folder: Path) -> Path | None:
-    """Returns the file that holds a section, looked up in `folder` and in the working folder; None if there is none."""
+    """Returns the YAML file of a section, looked up in `folder` and in the working folder; None if there is none.
+
+    The name of another file, such as one of text or labelled examples, is the value of a field and not a section.
+    """
+    if not name.lower().endswith((".yaml", ".yml")):
+        return None
     places = (folder / user_path(name), user_path(name))
     return next((place for place in places if place.is_file()), None)
 

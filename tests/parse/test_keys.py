@@ -208,12 +208,37 @@ def test_a_short_form_names_the_field(name: str, meant: str) -> None:
         ("method: replay\n", "write `method: {kind: replay}`"),
         ("model: bert-base-uncased\n", "write `model: {path: bert-base-uncased}`"),
         ("corpus: data.jsonl\n", "write `corpus: {paths: data.jsonl}`"),
+        ("task: data.jsonl\n", "write `task: {train: data.jsonl}`"),
+        ("model: demo:bert-tiny\n", "write `model: {path: demo:bert-tiny}`"),
+        ("model: path:demo\n", "a space after each colon"),
     ],
 )
 def test_a_section_given_as_a_text_is_refused(write: Callable[..., str], content: str, fix: str) -> None:
+    write('{"text": "a"}\n{"text": "b"}\n', "data.jsonl")
     error = refused("--config", write(content))
     assert "but must have fields with values" in error.what
     assert fix in error.fix
+
+
+@pytest.mark.parametrize(
+    ("section", "value", "fix"),
+    [
+        ("corpus", "data.jsonl", "write --corpus.paths data.jsonl"),
+        ("corpus", "my data.txt", "write --corpus.paths 'my data.txt'"),
+        ("task", "data.jsonl", "write --task.train data.jsonl"),
+        ("model", "demo:bert-tiny", "write --model.path demo:bert-tiny"),
+        ("training", "fast", "write --training.FIELD VALUE"),
+    ],
+)
+def test_a_section_given_as_an_option_is_refused(
+    write: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, section: str, value: str, fix: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("data.jsonl", "my data.txt"):
+        write('{"text": "a"}\n{"text": "b"}\n', name)
+    error = refused(f"--{section}", value)
+    assert error.what == f"{section} in the command line is the text {value!r}, but must have fields with values"
+    assert error.fix == fix
 
 
 @pytest.mark.parametrize(
