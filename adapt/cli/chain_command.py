@@ -107,7 +107,7 @@ def show_report(report: Report) -> None:
 def plan_one(arguments: Sequence[str]) -> None:
     """Shows the stages that a single job would run, with a forecast of its training runs."""
     job, rest = chain_file.read_job(arguments)
-    context = Context.of(parse(rest, "dontstop chain plan", job.kind), kind=job.kind)
+    context = Context.of(parse(rest, f"dontstop {job.name}", job.kind), kind=job.kind)
     made = plan_of(job, context)
     log(f"This is what `dontstop {job.name}` would run. --job NAME plans another job.")
     show_blocks(made.blocks())

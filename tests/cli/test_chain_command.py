@@ -46,3 +46,9 @@ def test_status_and_logs_read_a_cluster_only_with_the_option_address(
     said = capsys.readouterr().out
     assert "but status and logs read storage.root on this machine" in said
     assert f"dontstop chain {verb} FILE {'[STAGE] ' if verb == 'logs' else ''}--address URL" in said
+
+
+def test_errors_of_a_plan_name_the_help_of_the_job() -> None:
+    with pytest.raises(ConfigError, match=r"training\.max_steps takes int or null") as caught:
+        run_command(["chain", "plan", "--job", "tapt", "--training.max_steps", "many"])
+    assert "see `dontstop tapt --help`" in caught.value.fix
