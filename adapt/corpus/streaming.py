@@ -256,11 +256,12 @@ class Online:
                 position, tokens = position + 1, 0
             if len(columns[TOKENS]):
                 yield columns
+        if not tally.bad:
+            return
         if is_whole:  # a resumed run does not read the earlier items again, so the rest may have few records
             check_few_bad(tally, most)
-        if tally.bad:
-            records = "records" if is_whole else "records since training was resumed"
-            tell(f"skipped {sum(tally.bad.values())} of {tally.seen} {records}: {tally.unreadable}")
+        records = "records" if is_whole else "records since training was resumed"
+        tell(f"skipped {sum(tally.bad.values())} of {tally.seen} {records}: {tally.unreadable}")
 
 
 @dataclass(frozen=True)

@@ -220,9 +220,9 @@ class TokenStream:
         return filled
 
     def document(self, number: int, column: str = TOKENS) -> np.ndarray:
-        """Reads the tokens or marks of one document."""
+        """Returns a copy of the tokens or marks of one document, which does not keep the shard mapped."""
         shard, place = self._place(number)
-        return shard.slice(int(shard.offsets[place]), int(shard.offsets[place + 1]), column)
+        return shard.slice(int(shard.offsets[place]), int(shard.offsets[place + 1]), column).copy()
 
     def documents_in(self, start: int, stop: int) -> tuple[int, int]:
         """Returns the numbers of the first and the last document with tokens at positions [start, stop)."""
