@@ -10,7 +10,7 @@ from adapt.job.job_run import Job
 from adapt.job.job_text import before_training, general_text, replayed_text
 from adapt.merge.merger import Merging
 from adapt.merge.table import MERGERS, merging_of
-from adapt.method.table import method_of
+from adapt.method.table import check_method, method_of
 from adapt.model.start import Start
 from adapt.stage import finetuning, merge_stage, model_evaluation, prepare_text
 from adapt.stage.benchmarks import BenchmarkedModel, CompareBenchmarks
@@ -175,6 +175,7 @@ def _one_after_another(setup: sequence_steps.Setup) -> Iterator[Step]:
 
 def _each_alone(setup: sequence_steps.Setup) -> Iterator[Step]:
     """Builds one training stage per domain. All stages start from the first model of the sequence."""
+    check_method(setup.context.config, setup.context.start.pretrained.model)
     for number, name in enumerate(setup.order, start=1):
         domain = sequence_steps.on_domain(setup, setup.context, name)
         replay = replayed_text(domain, setup.general, domain=[setup.texts[name]])

@@ -8,6 +8,7 @@ import pytest
 
 from adapt.config import Config, CorpusConfig, MethodConfig, SequenceConfig, SourceConfig
 from adapt.job.sequence_job import SEQUENCE_JOB, sequence_stages
+from adapt.method.domain_parameters import PromptOptions
 from adapt.parse import check_config
 from adapt.stage.context import Context
 from adapt.stage.domain_sequence import Sequence
@@ -103,3 +104,9 @@ def test_domains_before_a_change_are_not_trained_again(config: Config) -> None:
         False,
         False,
     ]
+
+
+def test_methods_are_checked_if_each_domain_has_its_own_model(config: Config) -> None:
+    long = replace(config, method=MethodConfig("prompt"), method_options=PromptOptions(length=10_000))
+    with pytest.raises(ConfigError, match=r"prompt\.length"):
+        built(long, mode="separate")
