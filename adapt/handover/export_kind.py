@@ -24,9 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from adapt.config import Config
+from adapt.config import Config, TaskConfig
 from adapt.model import locate, sentence_vectors
 from adapt.support.errors import ConfigError, ModelError
+from adapt.task.labelled_examples import Example, check_split
 
 if TYPE_CHECKING:
     from adapt.handover.task_kinds import LabelledText
@@ -95,6 +96,14 @@ class ExportKind(ABC):
         Raises:
             ConfigError: the model cannot be exported for this kind.
         """
+
+    def check_task(self, task: TaskConfig) -> list[Example]:
+        """Reads and returns the train split of the user's task before the job starts, if the kind uses the split.
+
+        Raises:
+            ConfigError, DataError, StorageError: the split cannot be read, or the kind cannot learn from it.
+        """
+        return check_split(task, "train").examples
 
     @abstractmethod
     def write(self, exported: ExportedModel) -> HandedOver:

@@ -26,8 +26,9 @@ from adapt.config import Config, TaskConfig
 from adapt.handover.export_kind import ExportedModel, ExportKind, HandedOver, model_type, pooling_files
 from adapt.model.architecture import max_sequence_length
 from adapt.runner.files import file_aside, make_folder, write_atomically
-from adapt.support.errors import ConfigError
-from adapt.task.labelled_examples import check_split
+from adapt.support.errors import ConfigError, DataError
+from adapt.task.labelled_examples import Example, check_split
+from adapt.task.labels import check_train_labels
 
 SETFIT, HEAD = "config_setfit.json", "model_head.pkl"
 """Names of the files with SetFit's settings and with the classification head."""
@@ -109,6 +110,21 @@ class ToSetFit(ExportKind):
                 "remove setfit from export.kinds, or remove the task"
                 + ("; to find entities, use gliner" if "words" in what else ""),
             )
+
+    def check_task(self, task: TaskConfig) -> list[Example]:
+        """Checks that the train split has at least two classes, and no labels that can only be a mistake."""
+        examples = super().check_task(task)
+        if task.kind == "tokens" or task.pair_field:
+            return examples  # `refuse` raises an error for this task
+        learned = {str(label) for example in examples for label in example.labels}
+        if len(learned) < 2:
+            has = f"only one class, {learned.pop()}" if learned else "no label"
+            raise DataError(
+                f"the train split of the task {task.name} has {has}, so SetFit's head cannot learn from it",
+                "add examples of another class to task.train, or remove setfit from export.kinds",
+            )
+        check_train_labels(task.kind, examples)
+        return examples
 
     def write(self, exported: ExportedModel) -> HandedOver:
         """Writes SetFit's settings, and trains and writes the head if there is a task."""

@@ -248,10 +248,19 @@ HANDED = ["kind", "files", "largest difference", "note"]
 
 
 def labelled_text(context: Context) -> text_sources.TaskSplit | None:
-    """Returns the train split of the configured task, or None if no kind in `export.kinds` is trained on the task."""
+    """Returns the train split of the configured task, or None if no kind in `export.kinds` is trained on the task.
+
+    Raises:
+        ConfigError, DataError, StorageError: the split cannot be read, or a kind cannot learn from it.
+    """
     task = context.config.task
-    learns = any(kind.learns for kind in chosen_kinds(context.config).values())
-    return text_sources.TaskSplit.of(task, "train", context.digests) if task.train and learns else None
+    learners = [kind for kind in chosen_kinds(context.config).values() if kind.learns]
+    if not task.train or not learners:
+        return None
+    split = text_sources.TaskSplit.of(task, "train", context.digests)
+    for kind in learners:
+        kind.check_task(task)
+    return split
 
 
 def between_phases(

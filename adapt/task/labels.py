@@ -34,14 +34,22 @@ def check_labels(kind: str, splits: Splits) -> None:
     Raises:
         DataError: a label is certainly a mistake. The message names the file and line of an example.
     """
-    places = _first_places(splits)
-    _check_spellings(places)
-    if kind == "single_label":
-        _check_classes(splits["train"], places)
-    if kind == "multi_label":
-        _check_same_everywhere(splits["train"])
+    _check_learned(kind, splits["train"], _first_places(splits))
     for split in SCORED:
         _check_hidden(kind, split, splits)
+
+
+def check_train_labels(kind: str, train: "Sequence[Example]") -> None:
+    """Refuses labels of train that can only be a mistake, if the other splits are not used; see `check_labels`."""
+    _check_learned(kind, train, _first_places({"train": train}))
+
+
+def _check_learned(kind: str, train: "Sequence[Example]", places: Mapping[str, str]) -> None:
+    _check_spellings(places)
+    if kind == "single_label":
+        _check_classes(train, places)
+    if kind == "multi_label":
+        _check_same_everywhere(train)
 
 
 def label_warnings(kind: str, splits: Splits) -> list[str]:

@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from adapt.config import TaskConfig
 from adapt.handover.export_kind import ExportedModel
 from adapt.handover.task_kinds import HEAD, LabelledText, ToGliner, ToSetFit, entities_of, read_labelled
 from adapt.model.sentence_vectors import SentenceVectors, write_sentence_vectors
-from adapt.support.errors import ConfigError
+from adapt.support.errors import ConfigError, DataError
 from tests.handover.models import bytewise, decoder, exported, exporting
+from tests.samples import write
 
 LABELS = ["heart", "heart", "star", "star", "stone", "stone"]
 TEXTS = ["the model . the loss", "the model . a loss", "a layer of data", "the layer of data", "we train", "we test"]
@@ -75,6 +77,26 @@ def test_without_a_task_setfit_has_no_head(model: ExportedModel) -> None:
 def test_setfit_refuses_other_tasks(task: TaskConfig, fault: str, tiny_bert: Path) -> None:
     with pytest.raises(ConfigError, match=fault):
         ToSetFit().refuse(replace(exporting(["setfit"]), task=task), tiny_bert)
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "fault"),
+    [
+        ("single_label", ["heart"] * 3, "the train split of the task task has only one class, heart"),
+        ("multi_label", [["a"], [], ["a"]], "has only one class, a"),
+        ("multi_label", [[], [], []], "has no label"),
+        ("multi_label", [["a", "b"]] * 3, "have the same labels"),
+        ("single_label", ["heart", "Heart", "star"], "differ only in case"),
+    ],
+)
+def test_setfit_refuses_labels_that_a_head_cannot_learn(
+    kind: Any, labels: list[Any], fault: str, tmp_path: Path
+) -> None:
+    rows = [{"text": text, "label": label} for text, label in zip(TEXTS, labels, strict=False)]
+    task = TaskConfig(train=write(tmp_path / "train.jsonl", rows), kind=kind)
+    with pytest.raises(DataError, match=fault):
+        ToSetFit().check_task(task)
+    assert len(ToGliner().check_task(task)) == 3
 
 
 def test_gliner_gets_its_settings_and_the_entities(model: ExportedModel) -> None:

@@ -11,13 +11,16 @@ import pytest
 from huggingface_hub import ModelCard
 
 from adapt.config import Config, CorpusConfig, EvaluationConfig, ExportConfig, ModelConfig, TaskConfig
+from adapt.model.locate import Pretrained
+from adapt.model.start import Start
 from adapt.runner import Done, Outcome, Stage, Store, ensure
 from adapt.runner.digest import Digests
 from adapt.show.blocks import Table
-from adapt.stage.export_model import Export
+from adapt.stage.context import Context
+from adapt.stage.export_model import Export, labelled_text
 from adapt.stage.text_sources import TaskSplit
 from adapt.stage.training_result import Trained
-from adapt.support.errors import ConfigError
+from adapt.support.errors import ConfigError, DataError
 from tests.samples import labelled, write
 from tests.stage.test_export_model import TRAINED, ToyEvaluation, ToyText
 
@@ -97,6 +100,17 @@ def test_kinds_and_metadata_change_the_key_and_a_push_does_not(tiny_bert: Path, 
     assert len(keys) == 5
     assert export(tiny_bert, push="me/physics", private=False).key == plain.key
     assert {*plain.what()} == {"bootstrap_samples"}
+
+
+def test_a_train_split_that_setfit_cannot_learn_is_refused_when_the_stages_are_built(
+    tiny_bert: Path, tmp_path: Path
+) -> None:
+    """Before, the export failed after the training."""
+    file = write(tmp_path / "train.jsonl", [{"text": text, "label": "heart"} for text in ("one", "two")])
+    config = Config(task=TaskConfig(train=file), export=ExportConfig(kinds=["setfit"]))
+    context = Context(config, Start(Pretrained(tiny_bert, tiny_bert), None), Digests.below(tmp_path))
+    with pytest.raises(DataError, match="has only one class, heart"):
+        labelled_text(context)
 
 
 @pytest.mark.parametrize(
