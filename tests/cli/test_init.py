@@ -292,6 +292,8 @@ REFUSED = [
     (["--task", "booleans.jsonl"], DataError, "the field 'label' holds neither strings nor integers"),
     (["--task", "one.jsonl"], DataError, "the field 'label' has only one value"),
     (["--task", "mixed"], DataError, "has no file of training examples; it has a.jsonl, b.jsonl"),
+    (["--task", "semicolons.csv"], DataError, r"semicolons\.csv has semicolons between its values"),
+    (["semicolons.csv"], DataError, r"semicolons\.csv has semicolons between its values"),
     (["--task", *"abcd"], ConfigError, "at most three paths"),
     (["unlabelled.jsonl", "--model", "./nowhere"], ModelError, "no model folder"),
     (["unlabelled.jsonl", "--mdl", "x"], ConfigError, "unrecognized arguments: --mdl"),
@@ -307,6 +309,7 @@ def test_unusable_files_and_options_are_refused(arguments: list[str], error: typ
     write(Path("ids.jsonl"), [{"text": text, "label": number} for number, text in enumerate(TEXTS)])
     write(Path("one.jsonl"), [{"text": text, "label": "x"} for text in TEXTS])
     write(Path("booleans.jsonl"), [{"text": text, "label": bool(number % 2)} for number, text in enumerate(TEXTS)])
+    Path("semicolons.csv").write_text("text;label\n" + "".join(f"{text};a\n{text};b\n" for text in TEXTS))
     Path("mixed").mkdir()
     write(Path("mixed/a.jsonl"), [{"text": text} for text in TEXTS])
     write(Path("mixed/b.jsonl"), [{"body": text} for text in TEXTS[:9]])

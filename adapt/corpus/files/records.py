@@ -92,7 +92,7 @@ def read_objects(path: str | Path, checks_quotes: bool = True) -> Iterator[tuple
         path: path or URL of the file.
         checks_quotes: whether a csv or tsv file is read completely first, to determine whether its quotes enclose
             cells. If False, quotes are assumed to enclose cells in csv files and to be ordinary characters in tsv
-            files. This suffices for callers that only look at the first records.
+            files, and only the header is checked. This suffices for callers that only look at the first records.
 
     Yields:
         The number of the record's last line, or of its row in a table, from 1; and the record.
@@ -111,6 +111,9 @@ def read_objects(path: str | Path, checks_quotes: bool = True) -> Iterator[tuple
         are_enclosing = kind == "csv"
         if checks_quotes and kind in DELIMITERS:
             are_enclosing = check_quotes(path, Reading())
+        elif kind in DELIMITERS:
+            with opened(path, compression) as file:
+                header_of(lines(file, 0, None, Reading.max_bytes), kind, str(path))
         with opened(path, compression) as file:
             numbered = _Numbered(lines(file, 0, None, Reading.max_bytes))
             if kind in DELIMITERS:
