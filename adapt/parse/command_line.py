@@ -81,6 +81,8 @@ def read_config_file(file: str, kinds: keys.Named) -> dict[str, Any]:
         ConfigError: the file cannot be read, or a key or value in the file is wrong.
     """
     content = read_yaml(file)
+    if "stages" in content:
+        raise ConfigError(f"{file} is a chain file", f"run it with `dontstop chain run {file}`")
     keys.refuse_sections_without_fields(content, file)
     keys.refuse_unknown_values(content, file, kinds)
     sections = keys.nested(content)

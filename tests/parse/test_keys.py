@@ -220,6 +220,13 @@ def test_a_section_given_as_a_text_is_refused(write: Callable[..., str], content
     assert fix in error.fix
 
 
+@pytest.mark.parametrize("is_shipped", [True, False])
+def test_a_chain_file_is_refused_by_name(write: Callable[..., str], is_shipped: bool) -> None:
+    file = "study" if is_shipped else write("stages:\n  a: {job: dapt}\n")
+    error = refused("--config", file)
+    assert (error.what, error.fix) == (f"{file} is a chain file", f"run it with `dontstop chain run {file}`")
+
+
 @pytest.mark.parametrize(
     ("section", "value", "fix"),
     [
