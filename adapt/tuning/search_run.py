@@ -289,10 +289,23 @@ def job_searched(tune: Mapping[str, Any]) -> Job:
         return job_of(str(name))
     if Path(space).stem in JOBS:
         return JOBS[Path(space).stem]
+    _existing_space(space)
     raise ConfigError(
-        f"no job to search is named{f', and the file name {space} is not the name of a job' if space else ''}",
+        f"no job to search is named, and the file name {space} is not the name of a job",
         "name the job, such as --job tapt",
     )
+
+
+def _existing_space(name: str) -> str:
+    """Returns the file of a search space. Refuses an empty name, and the name of a missing file."""
+    if not name:
+        raise ConfigError(
+            "tune.space is empty", "name a space or its file, such as --space tapt (dontstop recipes lists the spaces)"
+        )
+    space = space_file(name)
+    if not Path(space).is_file():
+        raise ConfigError(f"tune.space: there is no file {name}", nearest(name, spaces(), "check the path"))
+    return space
 
 
 def trial_config(arguments: Sequence[str], job: Job, values: Mapping[str, Any]) -> Config:
@@ -320,15 +333,7 @@ def search_of(
     Raises:
         AdaptError: the configuration, the space or an objective is invalid.
     """
-    if not config.tune.space:
-        raise ConfigError(
-            "tune.space is empty", "name a space or its file, such as --space tapt (dontstop recipes lists the spaces)"
-        )
-    space = space_file(config.tune.space)
-    if not Path(space).is_file():
-        raise ConfigError(
-            f"tune.space: there is no file {config.tune.space}", nearest(config.tune.space, spaces(), "check the path")
-        )
+    space = _existing_space(config.tune.space or "")
     digests = Digests.below(root_of(config))
     digest = digests.of(Path(space))
     as_it_is = trial_of(job, on_dev(config), context_of).key

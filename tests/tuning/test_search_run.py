@@ -46,10 +46,11 @@ def test_the_command_line_may_set_any_field(given: list[str]) -> None:
 
 SPACE = "--space=finetune.yaml"
 WRONG: dict[str, tuple[str, list[str], str]] = {
-    "no space": (RATES, [], "no job to search is named"),
+    "no space": (RATES, [], "tune.space is empty"),
+    "no such space": (RATES, ["--space=tapd"], "tune.space: there is no file tapd"),
     "no space for a job": (RATES, ["--job=finetune"], r"tune\.space is empty"),
     "a space that is not there": (RATES, ["--space=gone/finetune.yaml"], "there is no file gone/finetune.yaml"),
-    "a space named after no job": (RATES, ["--space=gone.yaml"], "the file name gone.yaml is not the name of a job"),
+    "a space named after no job": (RATES, ["--space=l2sp"], "the file name l2sp is not the name of a job"),
     "a job that is none": (RATES, [SPACE, "--job=finetun"], "finetun"),
     "an empty space": ("{}", [SPACE], "searches no field"),
     "an unknown field": ("finetune.rate: [1, 2]", [SPACE], r"unknown key finetune\.rate"),
