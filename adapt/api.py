@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -18,7 +18,7 @@ from adapt.job.job_run import Job, JobRun, Plan, plan_of, run_stages_of
 from adapt.model.architecture import is_detector
 from adapt.model.locate import Pretrained
 from adapt.parse import parse
-from adapt.parse.python_values import Source, arguments_of, flat_fields
+from adapt.parse.python_values import Source, arguments_of, flat_fields, member_names
 from adapt.ray.runtime import disconnect
 from adapt.runner import Record
 from adapt.show.blocks import Block
@@ -331,7 +331,7 @@ def tune(space: str | PathLike[str], config: Source = None, /, job: str | None =
 def chain(
     file: str | PathLike[str],
     /,
-    only: Mapping[str, Sequence[str]] | None = None,
+    only: Mapping[str, float | str | Sequence[float | str]] | None = None,
     fields: Mapping[str, Any] | None = None,
     **let: Any,
 ) -> ChainStudy:
@@ -340,6 +340,7 @@ def chain(
     Args:
         file: the path of the file, or the name of a recipe, such as `study`.
         only: the members to run of each set that the file sweeps over, keyed by set, such as `{"task": ["acl_arc"]}`.
+            A number, such as 1e-4, names the member with the same value.
         fields: sections or fields of the configuration for all stages.
         **let: values of variables, which replace the values in the file's section `let`, such as `data="/data"`.
 
@@ -350,8 +351,8 @@ def chain(
         ConfigError: the file cannot be read, or has an error.
     """
     values = {name: str(value) for name, value in let.items()}
-    members = {name: list(of_set) for name, of_set in (only or {}).items()}
-    return ChainStudy(ChainRun.of(str(file), values, flat_fields(fields or {}), members))
+    run = ChainRun.of(str(file), values, flat_fields(fields or {}))
+    return ChainStudy(replace(run, only=member_names(only or {}, run.file.sets)))
 
 
 @dataclass(frozen=True)

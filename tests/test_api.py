@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dontstop
@@ -144,6 +145,36 @@ def test_a_wrong_keyword_is_refused_as_on_the_command_line(fields: dict[str, obj
     with pytest.raises(ConfigError, match=what) as caught:
         dontstop.dapt(**fields)
     assert fix in f"{caught.value.what} {caught.value.fix}"
+
+
+@pytest.mark.parametrize("source", [3, {"a.yaml"}, [3], object()])
+def test_a_configuration_of_another_type_is_refused(source: Any) -> None:
+    with pytest.raises(ConfigError, match=r"the configuration is .*, of type ") as caught:
+        dontstop.plan("dapt", source)
+    assert "the path of a YAML file" in caught.value.fix
+
+
+def test_values_of_common_types_are_taken_and_others_refused() -> None:
+    given = {"training.max_steps": np.int64(3), "training.learning_rate": np.float32(0.5), "corpus.paths": {"b", "a"}}
+    config = configuration(DAPT, None, {**given, "finetune.seeds": np.arange(2)})
+    assert (config.training.max_steps, config.training.learning_rate, config.corpus.paths, config.finetune.seeds) == (
+        3, 0.5, ["a", "b"], [0, 1],
+    )  # fmt: skip
+    for value in (object(), b"a", [1j]):
+        with pytest.raises(ConfigError, match=r"corpus\.paths is .*: no field takes a "):
+            configuration(DAPT, None, {"corpus.paths": value})
+
+
+@pytest.mark.parametrize("given", ["1e-4", ["1e-4"], 1e-4, [1e-4], (1e-4,), np.array([1e-4])])
+@pytest.mark.parametrize("member", ["1.0e-4", "'1e-4'"])
+def test_members_of_a_set_may_be_numbers_or_a_single_member(given: Any, member: str, tmp_path: Path) -> None:
+    file = tmp_path / "chain.yaml"
+    file.write_text(
+        f"sets: {{rate: [{member}, 1.0e-3]}}\n"
+        "stages:\n  dapt: {job: dapt, for: rate, training.learning_rate: '{rate}', corpus.paths: text.jsonl}\n"
+    )
+    chain = dontstop.chain(file, only={"rate": given})._chain
+    assert chain.only["rate"] == [next(iter(chain.file.sets["rate"]))]
 
 
 def test_a_file_that_does_not_exist_is_named() -> None:

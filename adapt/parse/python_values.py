@@ -2,9 +2,10 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, is_dataclass
-from os import PathLike
+from os import PathLike, fspath
 from typing import Any
 
 from adapt.config import Config, flat
@@ -26,13 +27,17 @@ def arguments_of(config: Source, fields: Mapping[str, Any]) -> list[str]:
     default applies. To set such a value, name the field in `fields`.
 
     Raises:
-        ConfigError: a configuration file does not exist.
+        ConfigError: a configuration file does not exist, or `config` or a value has a type that nothing takes.
     """
     if isinstance(config, Config | Mapping):
         known = _changed(config) if isinstance(config, Config) else flat_fields(config)
         return _options({**known, **flat_fields(fields)})
+    if not isinstance(config, str | PathLike | Sequence | None):
+        raise _wrong_source(config)
     files = [] if config is None else [config] if isinstance(config, str | PathLike) else list(config)
     for file in files:
+        if not isinstance(file, str | PathLike):
+            raise _wrong_source(file)
         if not user_path(file).is_file():
             raise ConfigError(f"there is no configuration file {file}", "check the path")
     return [*(f"--config={user_path(file)}" for file in files), *_options(flat_fields(fields))]
@@ -57,16 +62,60 @@ def _changed(config: Config) -> dict[str, Any]:
     return {name: value for name, value in flat(config).items() if name not in defaults or value != defaults[name]}
 
 
-def _options(values: Mapping[str, Any]) -> list[str]:
-    return [f"--{name}={value if name == 'config' else _written(value)}" for name, value in values.items()]
+def member_names(only: Mapping[str, Any], sets: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
+    """Returns the names of the members to run, keyed by set.
+
+    Args:
+        only: a member or several members of each set. A number names the member with the same value.
+        sets: names of all members, keyed by set.
+    """
+    given = {name: [of] if isinstance(of, str | int | float) else list(of) for name, of in only.items()}
+    return {name: [_member(each, sets.get(name, ())) for each in members] for name, members in given.items()}
 
 
-def _written(value: Any) -> str:
-    """Formats a value as JSON, which the command line reads as YAML. Texts are quoted, so that they stay unchanged."""
-    return _UNLIKE_YAML.sub(
-        lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, default=_plain, ensure_ascii=False)
+def _member(given: Any, members: Iterable[str]) -> str:
+    """Returns the member with a name or, if there is none, the member that is the same number, such as 0.0001."""
+    name = str(given)
+    return name if name in members else next((member for member in members if _is_same(member, name)), name)
+
+
+def _is_same(one: str, other: str) -> bool:
+    with suppress(ValueError):
+        return float(one) == float(other)
+    return False
+
+
+def _wrong_source(given: Any) -> ConfigError:
+    return ConfigError(
+        f"the configuration is {given!r}, of type {type(given).__name__}",
+        "give the path of a YAML file, a list of paths, a mapping of sections, or a dontstop.Config",
     )
 
 
+def _options(values: Mapping[str, Any]) -> list[str]:
+    return [f"--{name}={value if name == 'config' else _written(name, value)}" for name, value in values.items()]
+
+
+def _written(name: str, value: Any) -> str:
+    """Formats a value as JSON, which the command line reads as YAML. Texts are quoted, so that they stay unchanged."""
+    try:
+        text = json.dumps(value, default=_plain, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{name} is {value!r}, of type {type(value).__name__}: {error}",
+            "give text, a number, true or false, None, a path, a list or a mapping",
+        ) from error
+    return _UNLIKE_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def _plain(value: Any) -> Any:
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
+    """Converts sections, paths, sets, and numbers and arrays of NumPy to values that JSON has."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, PathLike):
+        return fspath(value)
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"no field takes a {type(value).__name__}")
