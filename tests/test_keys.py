@@ -124,7 +124,8 @@ def stages(config: Config) -> dict[str, Seen]:
     for name, job in JOBS.items():
         taught = {"method": MethodConfig("distill"), "method_options": DistillOptions(teachers=["model"])}
         walk(name, job.final(Context.of(replace(config, **(taught if name == "distil" else {})))))
-    headed = replace(config, model=replace(config.model, head="new"))
+    plain = replace(config, method=MethodConfig())  # because LoRA would freeze new weights
+    headed = replace(plain, model=replace(config.model, head="new"))
     walk("dapt with a new head", JOBS["dapt"].final(Context.of(headed)))
     pairs = RetrievalConfig(pairs="data/a.jsonl", query_field="text", positive_field="label")
     walk("dapt with pairs", JOBS["dapt"].final(Context.of(replace(config, retrieval=pairs))))
@@ -133,7 +134,7 @@ def stages(config: Config) -> dict[str, Seen]:
     walk("dapt with benchmarks", JOBS["dapt"].final(Context.of(vectors)))
     weighed = replace(config, objective=ObjectiveConfig("difference"), method=MethodConfig())
     walk("dapt with weighed words", JOBS["dapt"].final(Context.of(weighed)))
-    redrawn = replace(config, model=replace(config.model, reinitialize_top=1))
+    redrawn = replace(plain, model=replace(config.model, reinitialize_top=1))
     walk("dapt with new top layers", JOBS["dapt"].final(Context.of(redrawn)))
     decoder = replace(config, model=ModelConfig("decoder", attention="bidirectional"), method=MethodConfig())
     walk(

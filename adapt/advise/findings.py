@@ -50,7 +50,7 @@ class Finding:
 
 
 Strength = Literal["strong", "moderate", "weak"]
-Checked = Literal["holds", "does not hold", "undecided"] | None
+Checked = Literal["holds", "does not hold", "does not matter", "undecided"] | None
 Judge = Callable[[Case], Finding | None]
 
 
@@ -84,7 +84,7 @@ def rule(strength: Strength, source: str, checked: Checked = None) -> Callable[[
 @rule(
     "moderate",
     "DSP table 5: TAPT raises the score on all 8 tasks, by 0.5 points (RCT, IMDB) to 4.4 points (ACL-ARC)",
-    checked="undecided",
+    checked="does not matter",
 )
 def _tapt_gains(case: Case) -> Finding | None:
     reason = "there is a labelled task, and TAPT can use the text of its examples at no cost"
@@ -143,7 +143,7 @@ def _pool_is_too_small(case: Case) -> Finding | None:
     "moderate",
     "DSP table 3: DAPT raises the score on 7 of 8 tasks, by 0.4 points (RCT, IMDB) to 12.4 points (ACL-ARC), and "
     "does not change it on AGNews",
-    checked="undecided",
+    checked="does not matter",
 )
 def _domain_is_near(case: Case) -> Finding | None:
     near = _nearness(case.evidence, nearer=True)
@@ -155,7 +155,7 @@ def _domain_is_near(case: Case) -> Finding | None:
     "strong",
     "DSP table 3: DAPT on an irrelevant domain scores lower than the unadapted model on 5 of 8 tasks (HyperPartisan "
     "86.6 -> 76.4), and lower than DAPT on the right domain on all 8",
-    checked="undecided",
+    checked="does not matter",
 )
 def _domain_is_far(case: Case) -> Finding | None:
     far = _nearness(case.evidence, nearer=False)

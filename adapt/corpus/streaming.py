@@ -244,14 +244,14 @@ class Online:
 
         At the end of the corpus, the share of unreadable records is checked, and the user is told their number.
         """
-        tally, tokens, is_whole, most = Tally(), 0, position == 0, self.read.corpus.max_bad_fraction
+        tally, tokens, is_whole = Tally(), 0, position == 0
         for chunk in chunks:
             columns = columns_of(chunk)
             tokens += len(columns[TOKENS])
             if text := chunk.column("tally")[0].as_py():
                 tally.add(Tally(**json.loads(text)))
                 if tally.seen >= ENOUGH_RECORDS:
-                    check_few_bad(tally, most, "records read so far")
+                    check_few_bad(tally, self.read.corpus.max_bad_fraction, "records read so far")
                 index.add(position, tokens)
                 position, tokens = position + 1, 0
             if len(columns[TOKENS]):
@@ -259,7 +259,7 @@ class Online:
         if not tally.bad:
             return
         if is_whole:  # a resumed run does not read the earlier items again, so the rest may have few records
-            check_few_bad(tally, most)
+            check_few_bad(tally, self.read.corpus.max_bad_fraction)
         records = "records" if is_whole else "records since training was resumed"
         tell(f"skipped {sum(tally.bad.values())} of {tally.seen} {records}: {tally.unreadable}")
 

@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from adapt.config import Config, TaskConfig
 from adapt.model import locate, sentence_vectors
 from adapt.support.errors import ConfigError, ModelError
-from adapt.task.labelled_examples import Example, check_split
 
 if TYPE_CHECKING:
     from adapt.handover.task_kinds import LabelledText
+    from adapt.task.labelled_examples import Example
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,10 @@ class ExportKind(ABC):
         Raises:
             ConfigError, DataError, StorageError: the split cannot be read, or the kind cannot learn from it.
         """
+        from adapt.task.labelled_examples import (
+            check_split,
+        )  # loads pyarrow, which reading a configuration does not need
+
         return check_split(task, "train").examples
 
     @abstractmethod
