@@ -75,7 +75,7 @@ def test_units_defaults_and_ranges_are_shown() -> None:
 def test_types_of_results_are_those_that_their_module_imports() -> None:
     text = pages()["reference/records.md"]
     assert "| `losses` | `dict['domain' or 'general', LossChange]` ([LossChange](#LossChange)) |" in text
-    assert "| `checked` | `'holds' or 'does not hold' or 'undecided' or None` |" in text
+    assert "| `checked` | `'holds' or 'does not hold' or 'does not matter' or 'undecided' or None` |" in text
     assert "{ #SourceShare }" in text
     assert "{ #Text }" not in text
 
