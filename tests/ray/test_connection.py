@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -55,49 +54,11 @@ def test_other_users_cannot_enter_its_folder_or_read_its_token() -> None:
     assert os.environ.get("RAY_AUTH_TOKEN") != token
 
 
-def two_ranks(config: dict[str, Any]) -> None:
-    """Runs on each rank until the rank is killed. Rank 0 writes what the test checks to a file."""
-    import torch
-    import torch.distributed as dist
-
-    summed = torch.ones(1)
-    dist.all_reduce(summed)
-    dist.new_group([0, 1])
-    if dist.get_rank() == 0:
-        addresses = listening_addresses(config["driver"])
-        found = [os.environ[OWN_RAY], str(dist.get_world_size()), str(summed.item()), *addresses]
-        file = Path(config["file"])
-        file.with_suffix(".new").write_text("\n".join(found))
-        file.with_suffix(".new").rename(file)
-    while True:
-        dist.barrier()
-        time.sleep(0.1)
-
-
-def listening_addresses(driver: int) -> list[str]:
-    """Returns the addresses at which a process and its descendants listen."""
-    root = psutil.Process(driver)
-    sockets = [each for process in (root, *root.children(recursive=True)) for each in process.net_connections("inet")]
-    return [each.laddr.ip for each in sockets if each.status == psutil.CONN_LISTEN]
-
-
-def train_two_ranks(folder: str) -> None:
-    from adapt.terminal.console import run_job
-    from adapt.train.ray_train import RankedRun, on_all_ranks
-
-    def job() -> None:
-        told = {"driver": os.getpid(), "file": f"{folder}/found"}
-        connect(ResourcesConfig())
-        on_all_ranks(RankedRun(two_ranks, told, Path(folder), "look", ResourcesConfig(workers=2), [2], 1))
-
-    run_job(job)
-
-
 @pytest.mark.slow
 def test_a_training_listens_on_loopback_and_leaves_no_process_if_it_is_killed(tmp_path: Path) -> None:
     """No process is forked, as in a user's job, so all processes must end by themselves after SIGKILL."""
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    command = f"from tests.ray.test_connection import train_two_ranks; train_two_ranks({str(tmp_path)!r})"
+    command = f"from tests.ray.two_ranks import train_two_ranks; train_two_ranks({str(tmp_path)!r})"
     root, file, errors = Path(__file__).parents[2], tmp_path / "found", tmp_path / "errors"
     with errors.open("w") as stderr:
         driver = subprocess.Popen([sys.executable, "-c", command], cwd=root, env=environment, stderr=stderr)
