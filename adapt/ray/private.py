@@ -7,11 +7,12 @@ Ray has no public interface for these tasks:
 - read the nodes that the autoscaler may add (`autoscaler_limits`);
 - list the files of a working directory that Ray would send (`files_sent`), and silence its log messages about them;
 - read the version of Ray that a cluster runs (`version_at`);
-- wait longer for a raylet on a busy machine (`waiting_for_raylet`).
+- wait longer for a raylet on a busy machine (`waiting_for_raylet`);
+- bind all sockets to loopback after Ray was imported (`listen_on_loopback`).
 
 This module works with Ray 2.60, and raises an error for other minor versions (see `adapt.support.versions`).
 `tests/ray/test_private.py` tests each function against the installed Ray. Training with a fixed number of workers does
-not import this module, unless Ray starts too slowly.
+not import this module, unless Ray starts too slowly, or the user's program imported Ray before dontstop.
 """
 
 import logging
@@ -43,7 +44,7 @@ if untried("ray"):
     raise _refusal(untried("ray")[0])
 
 try:
-    from ray._private import services
+    from ray._private import ray_constants, services
     from ray._private.runtime_env.packaging import _dir_travel, _get_excludes
     from ray._private.state import state
     from ray.train.v2._internal.execution.context import TrainRunContext
@@ -71,6 +72,7 @@ __all__ = [
     "files_sent",
     "free_resources",
     "leaving_nodes",
+    "listen_on_loopback",
     "send_in_silence",
     "version_at",
     "waiting_for_raylet",
@@ -162,6 +164,14 @@ def waiting_for_raylet(seconds: float) -> Iterator[None]:
         yield
     finally:
         services.get_node = ask
+
+
+def listen_on_loopback() -> None:
+    """Makes `ray.init` bind all sockets to loopback, as RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 does.
+
+    Ray reads that variable only when it is imported.
+    """
+    ray_constants.ENABLE_RAY_CLUSTER = False
 
 
 class _Silent:

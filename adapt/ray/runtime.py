@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -18,6 +19,7 @@ from adapt.ray.node_files import serve_files
 from adapt.runner.notifications import announce
 from adapt.support.errors import AdaptError, ClusterError, DeviceMemoryError, StallError
 from adapt.support.stall_watch import STALLS, read_stalls
+from adapt.support.versions import named, untried
 from adapt.terminal.console import log
 
 LACK_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "Cannot allocate memory")
@@ -36,10 +38,12 @@ that other processes need. With these values, the threads spin for some tenths o
 Sleeping without spinning took up a quarter of a step's time on an Intel machine, because threads are woken thousands of
 times per step.
 """
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Ray's switch for binding all sockets to loopback. Ray reads it when it is imported."""
 LOCAL_ENVIRONMENT = {
     **PROCESS_ENVIRONMENT,
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # off, because this machine is never preempted
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's switch for binding all sockets to loopback
+    LOOPBACK: "0",
     "RAY_enable_metrics_collection": "0",
     # gives workers the parent's niceness; Ray would add 15, so that other programs would get the cores first
     "RAY_worker_niceness": "0",
@@ -74,6 +78,7 @@ def connect(resources: ResourcesConfig) -> None:
     If the user's program has already connected to Ray, that connection is used.
     """
     address = address_of(resources)
+    is_too_late = "ray" in sys.modules and LOOPBACK not in os.environ
     _set_environment(address)
     ray = ray_library()
     if ray.is_initialized():
@@ -85,6 +90,8 @@ def connect(resources: ResourcesConfig) -> None:
         join(address, _named_by(resources), os.environ.get(NODE_ADDRESS))
     else:
         log("starting Ray on this machine")
+        if is_too_late:
+            _listen_on_loopback()
         start_ray()
     _made.clear()
     _made.update({name: os.environ[name] for name in (*LOCAL_ENVIRONMENT, OWN_RAY, "HOME") if name in os.environ})
@@ -109,6 +116,19 @@ def _set_environment(address: str | None) -> None:
         os.environ.pop(OWN_RAY, None)  # the variable may come from a parent process that uses another Ray instance
     elif _made:
         os.environ.update({name: value for name, value in _made.items() if name != _ADDRESS})
+
+
+def _listen_on_loopback() -> None:
+    """Makes a Ray that was imported without `LOOPBACK` bind all its sockets to loopback."""
+    if untried("ray"):
+        raise ClusterError(
+            f"this program imported {named('ray')} before dontstop started it, so Ray would listen on all addresses of"
+            " this machine",
+            f"set the environment variable {LOOPBACK}=0 before the program starts",
+        )
+    from adapt.ray.private import listen_on_loopback
+
+    listen_on_loopback()
 
 
 def _check_same(address: str | None) -> None:

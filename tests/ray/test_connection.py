@@ -21,7 +21,7 @@ import adapt.ray.connection
 from adapt.config import ResourcesConfig
 from adapt.ray.connection import OWN_RAY, endpoint, private_folder, start_ray
 from adapt.ray.guard import processes_of
-from adapt.ray.runtime import address_of, check_address, connect
+from adapt.ray.runtime import LOOPBACK, address_of, check_address, connect
 from adapt.support.errors import ClusterError
 from tests.drive import gone
 
@@ -55,10 +55,15 @@ def test_other_users_cannot_enter_its_folder_or_read_its_token() -> None:
 
 
 @pytest.mark.slow
-def test_a_training_listens_on_loopback_and_leaves_no_process_if_it_is_killed(tmp_path: Path) -> None:
-    """No process is forked, as in a user's job, so all processes must end by themselves after SIGKILL."""
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    command = f"from tests.ray.two_ranks import train_two_ranks; train_two_ranks({str(tmp_path)!r})"
+@pytest.mark.parametrize("first", ["", "import ray, ray.train; "])
+def test_a_training_listens_on_loopback_and_leaves_no_process_if_it_is_killed(tmp_path: Path, first: str) -> None:
+    """No process is forked, as in a user's job, so all processes must end by themselves after SIGKILL.
+
+    Ray reads its switch for loopback addresses when it is imported, which a user's program may do first.
+    """
+    given = ("RAY_ADDRESS", LOOPBACK)
+    environment = {name: value for name, value in os.environ.items() if name not in given}
+    command = f"{first}from tests.ray.two_ranks import train_two_ranks; train_two_ranks({str(tmp_path)!r})"
     root, file, errors = Path(__file__).parents[2], tmp_path / "found", tmp_path / "errors"
     with errors.open("w") as stderr:
         driver = subprocess.Popen([sys.executable, "-c", command], cwd=root, env=environment, stderr=stderr)
@@ -76,6 +81,17 @@ def test_a_training_listens_on_loopback_and_leaves_no_process_if_it_is_killed(tm
     assert driver.wait(PATIENCE_S) == -signal.SIGKILL
     assert left_of(started, Path(folder)) == []
     adapt.ray.connection.remove(Path(folder))  # after SIGKILL, the folder with Ray's logs stays for a day
+
+
+def test_an_untested_ray_that_was_imported_first_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its private switch, it would listen on all addresses of the machine."""
+    monkeypatch.setattr("importlib.metadata.version", lambda package: "3.0.0")
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("adapt.ray.runtime._set_environment", lambda address: None)  # would change this process
+    monkeypatch.delenv(LOOPBACK, raising=False)
+    with pytest.raises(ClusterError, match=r"imported Ray 3\.0\.0 before") as caught:
+        connect(ResourcesConfig())
+    assert caught.value.fix == f"set the environment variable {LOOPBACK}=0 before the program starts"
 
 
 @pytest.mark.usefixtures("ray_cluster")

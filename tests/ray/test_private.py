@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import ray
-from ray._private import services
+from ray._private import ray_constants, services
 from ray._private.node import Node
 from ray._private.runtime_env import packaging
 from ray._private.state import GlobalState
@@ -41,6 +41,13 @@ def test_the_loop_that_waits_for_the_raylet_asks_for_the_node() -> None:
     """`waiting_for_raylet` replaces this function."""
     assert parameters(services.get_node) == ["gcs_address", "node_id"]
     assert "ray._private.services.get_node(\n" in inspect.getsource(Node.__init__)
+
+
+def test_sockets_bind_to_loopback_although_ray_was_imported_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", True)
+    monkeypatch.setattr("ray._private.worker._global_node", None)
+    private.listen_on_loopback()
+    assert services.get_node_ip_address() in ("127.0.0.1", "::1")
 
 
 def parameters(function: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""A job with two ranks, which a test runs in its own process. Ray is imported after dontstop has configured it."""
+"""A job with two ranks, which a test runs in its own process."""
 
 import os
 import time
@@ -44,7 +44,7 @@ def train_two_ranks(folder: str) -> None:
     def job() -> None:
         told = {"driver": os.getpid(), "file": f"{folder}/found"}
         connect(ResourcesConfig())
-        from adapt.train.ray_train import RankedRun, on_all_ranks  # imports Ray, which must be configured before
+        from adapt.train.ray_train import RankedRun, on_all_ranks
 
         on_all_ranks(RankedRun(two_ranks, told, Path(folder), "look", ResourcesConfig(workers=2), [2], 1))
 
