@@ -249,9 +249,7 @@ class Online:
             columns = columns_of(chunk)
             tokens += len(columns[TOKENS])
             if text := chunk.column("tally")[0].as_py():
-                tally.add(Tally(**json.loads(text)))
-                if tally.seen >= ENOUGH_RECORDS:
-                    check_few_bad(tally, self.read.corpus.max_bad_fraction, "records read so far")
+                _add_checked(tally, text, self.read)
                 index.add(position, tokens)
                 position, tokens = position + 1, 0
             if len(columns[TOKENS]):
@@ -262,6 +260,13 @@ class Online:
             check_few_bad(tally, self.read.corpus.max_bad_fraction)
         records = "records" if is_whole else "records since training was resumed"
         tell(f"skipped {sum(tally.bad.values())} of {tally.seen} {records}: {tally.unreadable}")
+
+
+def _add_checked(tally: Tally, counts: str, read: Read) -> None:
+    """Adds the counts of an item, and checks the share of unreadable records as soon as enough records were read."""
+    tally.add(Tally(**json.loads(counts)))
+    if tally.seen >= ENOUGH_RECORDS:
+        check_few_bad(tally, read.corpus.max_bad_fraction, "records read so far")
 
 
 @dataclass(frozen=True)
@@ -304,7 +309,7 @@ def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
             in each file of an evaluation set.
 
     Raises:
-        DataError: a file is broken, or the whole corpus contains no text.
+        DataError: a file is broken, the whole corpus contains no text, or too many of the records read are unreadable.
     """
     for leftover in folder.glob(HELDOUT_GLOB):
         leftover.unlink()
@@ -314,6 +319,7 @@ def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
     places = min(len(items), PLACES)
     counts, taken, seen, read, total = Counter[str](), 0, 0, 0, DOCUMENTS * len(items)
     sample, chunks = Counter[str](), 0
+    tally, whole = Tally(), 0  # `whole` counts the items read to their end
     with reading("prepare") as line:
         for position, number in enumerate(permute(np.arange(len(items)), len(items), ORDER_SEED, 0).tolist()):
             # the share is cumulative, so later items make up for documents that earlier items lacked
@@ -321,6 +327,9 @@ def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
             left = share - taken  # counts documents of the corpus, also if each sentence is stored as a document
             for chunk in online.read(batch_of(items[number])):
                 seen, read = seen + len(chunk.column("texts")[0]), read + text_bytes(chunk)
+                if text := chunk.column("tally")[0].as_py():
+                    _add_checked(tally, text, online.read)
+                    whole += 1
                 if chunks < PLACES:  # counts words in all documents of the chunk, because none of them may be held out
                     sample.update(encode.sample(chunk.to_pylist()[0]["texts"]))
                     chunks += 1
@@ -336,9 +345,11 @@ def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
             if taken >= DOCUMENTS:
                 break
         line.update(seen, read, total, total)
+    if whole == len(items):
+        check_few_bad(tally, online.read.corpus.max_bad_fraction)
     if not seen:
         raise DataError(
-            f"the corpus is empty after cleaning ({len(items)} file ranges were read)",
+            f"the corpus is empty after cleaning: {tally.left_out or 'the files contain no record'}",
             "check corpus.paths, corpus.text_field and corpus.cleaning",
         )
     numbers = {name: counts[name] for name in ("heldout_documents", "heldout_tokens")}

@@ -173,6 +173,8 @@ def test_too_many_unreadable_records_end_a_stream(
     online = of(CorpusConfig(paths=str(tmp_path / "a.jsonl"), max_bad_fraction=0.05), tiny_bert, tmp_path)
     with pytest.raises(DataError, match="30 of 530 records are unreadable: 30 malformed JSON"):
         list(online.batches(0, False))  # the share is checked at the end, because there are fewer than 1,000 records
+    with pytest.raises(DataError, match="30 of 530 records are unreadable: 30 malformed JSON"):
+        sample_heldout(online, tmp_path)  # before training
     monkeypatch.setattr(module, "ENOUGH_RECORDS", 100)
     with pytest.raises(DataError, match="30 of 530 records read so far are unreadable: 30 malformed JSON"):
         list(online.batches(0, False))
