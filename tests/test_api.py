@@ -329,6 +329,21 @@ def test_a_chain_is_planned_looked_at_and_reported(fields: dict[str, object], tm
         dontstop.chain(file, fields=fields, stepz=4)
 
 
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [(np.int64(4), 4), (None, None), (True, True), (Path("/a b #1"), "/a b #1"), (["a", "b"], ["a", "b"]), ("4", "4")],
+)
+def test_values_of_a_chain_keep_their_types(given: Any, read: Any, tmp_path: Path) -> None:
+    file = tmp_path / "chain.yaml"
+    file.write_text("let: {some: 3}\nstages:\n  dapt: {job: dapt}\n")
+    chain = dontstop.chain(file, fields={"training": {"max_steps": given}}, some=given)._chain
+    assert chain.file.common == {"training.max_steps": read}
+    assert chain.file.let == {"some": read}
+    for wrong in ({"some": object()}, {"fields": {"training.max_steps": object()}}):
+        with pytest.raises(ConfigError, match=r"(some|training\.max_steps) is <object object"):
+            dontstop.chain(file, **wrong)
+
+
 def test_a_report_is_computed_once(fields: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     computed: list[str] = []
 

@@ -74,7 +74,7 @@ class ChainFile:
     """The rounds of seeds of a sequential study, which ends comparisons early. None for other chains."""
 
 
-def read_chain(path: str, let: Mapping[str, str] | None = None, common: Mapping[str, Any] | None = None) -> ChainFile:
+def read_chain(path: str, let: Mapping[str, Any] | None = None, common: Mapping[str, Any] | None = None) -> ChainFile:
     """Reads a chain file.
 
     Args:

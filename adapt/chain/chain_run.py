@@ -81,7 +81,7 @@ class ChainRun:
     def of(
         cls,
         file: str,
-        let: Mapping[str, str],
+        let: Mapping[str, Any],
         fields: Mapping[str, Any],
         only: Mapping[str, list[str]] | None = None,
     ) -> "ChainRun":

@@ -56,6 +56,15 @@ def flat_fields(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flattened
 
 
+def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns values as YAML would give them: numbers, texts, lists, mappings, true, false and null.
+
+    Raises:
+        ConfigError: a value has a type that nothing takes.
+    """
+    return {name: json.loads(_written(name, value)) for name, value in values.items()}
+
+
 def _changed(config: Config) -> dict[str, Any]:
     """Returns the fields that differ from the plain defaults, and all options of chosen plug-ins, by dotted name."""
     defaults = flat(Config())
