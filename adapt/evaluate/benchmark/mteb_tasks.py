@@ -1,5 +1,6 @@
 """Finds the configured tasks of MTEB, and reads the user's own tasks, before anything runs."""
 
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -169,7 +170,10 @@ def own_rows(task: OwnMtebTask, split: str) -> Iterator[dict[str, Any]]:
                 if not isinstance(row[name], str) or not row[name].strip():
                     raise DataError(f"{place} has no text in {field!r}", "correct or remove the row")
             label = _field(record, task.label_field, place)
-            row["score" if task.kind == "sts" else "label"] = _score(label, place) if task.kind == "sts" else str(label)
+            if task.kind == "sts":
+                row["score"] = _score(label, place)
+            else:
+                row["label"] = _class(label, place)
             count += 1
             yield row
     if not count:
@@ -187,11 +191,19 @@ def _field(record: Mapping[str, Any], field: str, place: str) -> Any:
 
 def _score(label: Any, place: str) -> float:
     try:
-        return float(label)
-    except (TypeError, ValueError) as error:
-        raise DataError(
-            f"{place} has the score {label!r}, which is not a number", "correct or remove the row"
-        ) from error
+        score = float(label)
+    except (TypeError, ValueError):
+        score = math.nan
+    if not math.isfinite(score):
+        raise DataError(f"{place} has the score {label!r}, which is not a finite number", "correct or remove the row")
+    return score
+
+
+def _class(label: Any, place: str) -> str:
+    is_missing = not isinstance(label, str | int | float) or not str(label).strip()
+    if is_missing or (isinstance(label, float) and math.isnan(label)):
+        raise DataError(f"{place} has the label {label!r}, which is no class", "correct or remove the row")
+    return str(label)
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,8 @@ def test_own_tasks_are_scored_by_item(tiny_bert: Path, own: list[OwnMtebTask], t
     [
         ({"text": "a", "pair": "b"}, "line 1 has no field 'label'; it has 'text', 'pair'"),
         ({"text": "a", "pair": " ", "label": 1}, "line 1 has no text in 'pair'"),
-        ({"text": "a", "pair": "b", "label": "high"}, "line 1 has the score 'high', which is not a number"),
+        ({"text": "a", "pair": "b", "label": "high"}, "line 1 has the score 'high', which is not a finite number"),
+        ({"text": "a", "pair": "b", "label": "nan"}, "line 1 has the score 'nan', which is not a finite number"),
     ],
 )
 def test_rows_that_cannot_be_used_are_named_before_anything_runs(
@@ -102,6 +103,15 @@ def test_rows_that_cannot_be_used_are_named_before_anything_runs(
 ) -> None:
     task = OwnMtebTask("pairs", "sts", test=write(tmp_path / "pairs.jsonl", [row]))
     with pytest.raises(DataError, match=said):
+        mteb_tasks.mteb_tasks(MtebConfig(own=[task]), Digests())
+
+
+@pytest.mark.parametrize("label", [None, " ", ["a"]])
+def test_labels_that_are_no_class_are_refused(tmp_path: Path, label: Any) -> None:
+    """Without this check, a missing label would be the class "None"."""
+    file = write(tmp_path / "texts.jsonl", [{"text": "a", "label": label}])
+    task = OwnMtebTask("topics", "classification", test=file, train=file)
+    with pytest.raises(DataError, match=r"line 1 has the label .*, which is no class"):
         mteb_tasks.mteb_tasks(MtebConfig(own=[task]), Digests())
 
 
