@@ -130,7 +130,8 @@ def measures_of(
         is_phase: whether this is only one phase of a training run.
 
     Raises:
-        ConfigError: the training run is too short for the settings, or a rule needs a text without held-out documents.
+        ConfigError: the training run is too short for the settings, a rule needs a text without held-out documents, or
+            a probe has too few dev examples.
     """
     config = part.config
     asked = config.evaluation.interval_steps
@@ -140,7 +141,9 @@ def measures_of(
     held = {text: done[stage].result for text, stage in texts.items() if not text.startswith(while_training.TASK)}
     measured = {text: while_training.HeldoutText(of.heldout_documents, of.heldout_tokens) for text, of in held.items()}
     tasks = {text: stage for text, stage in texts.items() if text.startswith(while_training.TASK)}
-    measured |= {text: _examples(done[stage].result) for text, stage in tasks.items()}
+    for text, stage in tasks.items():
+        _check_dev(text.removeprefix(while_training.TASK), done[stage].result)
+        measured[text] = _examples(done[stage].result)
     length = mean_length(summed_sizes([vars(held["domain"])])) if "domain" in held else None
     sampling = while_training.sampling_of(config, part.first, part.last, measured, size, length, stops, is_phase)
     for text in texts.keys() - sampling.documents.keys():
@@ -163,6 +166,17 @@ def measures_of(
     return Watched(
         (*((while_training.HeldoutLosses(losses, sampling.documents),) if losses else ()), *probes), sampling
     )
+
+
+def _check_dev(name: str, task: prepare_task.TaskPrepared) -> None:
+    """Checks that a probe can be scored on two halves of dev, from which texts that are also in train are left out."""
+    examples, leaks = task.examples["dev"], task.leaks["dev_in_train"]
+    if examples - leaks < 2:
+        raise ConfigError(
+            f"evaluation.probe: {leaks} of the {examples} dev examples of {name} have a text that is also in train, and"
+            " a probe needs at least two other dev examples",
+            "add examples with other texts to the task's dev files, or leave evaluation.probe out",
+        )
 
 
 def _examples(task: prepare_task.TaskPrepared) -> while_training.HeldoutText:

@@ -11,9 +11,12 @@ from adapt.config import Config, TaskConfig
 from adapt.job.sequence_job import sequence_stages
 from adapt.job.training_jobs import dapt_stages
 from adapt.stage.context import Context
-from adapt.stage.measured_training import metrics_of
+from adapt.stage.finetuning import task_of
+from adapt.stage.measured_training import measures_of, metrics_of
+from adapt.stage.training_plan import RunPart
 from adapt.support.errors import ConfigError
 from tests.job.worlds import changed, dapt_world, sequence_world
+from tests.stage.done import done_of, record_of
 
 
 @pytest.fixture
@@ -105,3 +108,14 @@ def test_the_first_domain_of_a_sequence_has_no_earlier_losses_to_choose_by(
     )
     kept = [step.training.config.training.keep for step in sequence_stages(Context.of(config)).steps]
     assert kept == ["last", "best", "best"]
+
+
+@pytest.mark.parametrize("leaks", [4, 5])
+def test_a_probe_needs_dev_examples_whose_texts_are_not_in_train(config: Config, leaks: int) -> None:
+    """Otherwise, the classifier of the probe would fail during training, because half of dev is empty."""
+    probed = with_fields(config, evaluation__probe="linear")
+    stage = task_of(Context.of(probed), probed.task)
+    done = done_of(record_of(stage, examples={"train": 9, "dev": 5, "test": 5}, leaks={"dev_in_train": leaks}))
+    part = RunPart(probed, 0, 20, (), 0, ())
+    with pytest.raises(ConfigError, match=f"{leaks} of the 5 dev examples of intent have a text that is also in train"):
+        measures_of("dapt", part, {"task.intent": stage}, done, None)
