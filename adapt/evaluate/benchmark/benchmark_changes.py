@@ -60,7 +60,7 @@ def compare_tasks(
             has_leaks = mask is not None and mask.any() and not mask.all()
             kept = ~mask if has_leaks and mask is not None else everything
             scores, differences = _compared(of, everything, samples)
-            clean = _compared(of, kept, samples) if has_leaks and measure.statistic else ({}, {})
+            clean = _compared(of, kept, samples) if has_leaks and _shared_statistic(of[first]) else ({}, {})
             changes.append(
                 compared_models.TaskChange(
                     task=task,
@@ -100,14 +100,24 @@ def _compared(
     return scores, changes
 
 
+def _shared_statistic(measures: Sequence[ItemMeasure]) -> str:
+    """Returns the statistic of a metric. Empty if the score of a model cannot be computed from values per item.
+
+    A single seed may lack the statistic: if all its vectors are equal, they have no rank correlation.
+    """
+    first, *others = [measure.statistic for measure in measures]
+    return first if all(other == first for other in others) else ""
+
+
 def _values(measure: ItemMeasure, kept: np.ndarray) -> list[np.ndarray]:
     return [np.array(column)[kept] for column in measure.columns]
 
 
 def _score(measures: Sequence[ItemMeasure], kept: np.ndarray, samples: int) -> Estimate:
-    if len(measures) == 1 and measures[0].statistic:
-        return measure_model.with_interval(STATISTICS[measures[0].statistic], _values(measures[0], kept), samples)
-    if not measures[0].statistic:
+    statistic = _shared_statistic(measures)
+    if len(measures) == 1 and statistic:
+        return measure_model.with_interval(STATISTICS[statistic], _values(measures[0], kept), samples)
+    if not statistic:
         return Estimate(float(np.mean([measure.score for measure in measures])))
     over = spread([float(STATISTICS[of.statistic](*_values(of, kept))) for of in measures])
     return Estimate(over.mean, over.low, over.high)
@@ -117,8 +127,8 @@ def _change(
     baseline: Sequence[ItemMeasure], measures: Sequence[ItemMeasure], kept: np.ndarray, samples: int
 ) -> Estimate:
     """Estimates the mean score of some models minus the mean score of the baseline, on the items in `kept`."""
-    statistic = measures[0].statistic
-    if not statistic or baseline[0].statistic != statistic:
+    statistic = _shared_statistic([*baseline, *measures])
+    if not statistic:
         means = [float(np.mean([measure.score for measure in side])) for side in (baseline, measures)]
         return Estimate(means[1] - means[0])
     if statistic != "spearman" and max(len(baseline), len(measures)) > 1:

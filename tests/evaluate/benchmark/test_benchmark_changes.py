@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_rel
+from scipy.stats import spearmanr, ttest_rel
 
 from adapt.corpus.decontamination import build_index
 from adapt.corpus.token_shards import write_shard
@@ -107,6 +107,19 @@ def test_scores_of_a_whole_corpus_have_no_interval_and_no_effect() -> None:
     row = compared(ItemMeasure(10.0, True), ItemMeasure(14.0, True), leaked=[])
     assert (row.changes["after"].value, row.changes["after"].low) == (4.0, None)
     assert BenchmarksCompared(["before", "after"], {}, [row], 13, 0.5).effects("after") == {"t": "unknown"}
+
+
+def test_a_seed_without_values_per_item_leaves_the_change_without_interval() -> None:
+    """MTEB's rank correlation of a model with equal vectors for all texts is NaN."""
+    pairs = [(float(n), RNG.random()) for n in range(50)]
+    score = float(spearmanr(*zip(*pairs, strict=True)).statistic)
+    usual, equal = ItemMeasure.of(score, True, "spearman", pairs), ItemMeasure(float("nan"), True)
+    for before, *after in ((usual, usual, equal), (usual, equal, usual)):
+        change = compared(before, *after, leaked=[0, 1]).changes["after"]
+        assert np.isnan(change.value)
+        assert (change.low, change.high) == (None, None)
+    steady = compared(mean_of([1, 0] * 25), mean_of([1, 0] * 25), ItemMeasure(0.75, True), leaked=[])
+    assert steady.changes["after"] == Estimate(0.125)
 
 
 def test_models_with_other_items_are_not_compared() -> None:
