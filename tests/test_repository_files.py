@@ -103,6 +103,7 @@ def test_citation_agrees_with_the_package() -> None:
     assert {"message", "title", "authors"} <= set(citation)
     assert citation["title"] == PROJECT["name"]
     assert citation["version"] == __version__
+    assert PROJECT["version"] == __version__
     assert citation["license"] == PROJECT["license"]
     assert set(citation["keywords"]) == set(PROJECT["keywords"])
     assert f"## [{__version__}] - {citation['date-released']}" in CHANGELOG

@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +162,30 @@ def test_the_image_runs_without_root_and_finds_its_files() -> None:
     ]
     assert everything == "*"
     assert {name.removeprefix("!") for name in let_in} == copied
+
+
+_METADATA = """
+import sys
+sys.path.append(sys.argv[1])
+from setuptools import build_meta
+print(build_meta.prepare_metadata_for_build_editable("."))
+"""
+"""Program that reads the metadata as `pip install --editable` does, without the project's own code on its path."""
+
+
+def test_nodes_and_image_have_all_files_that_the_installation_reads(tmp_path: Path) -> None:
+    docker = (ROOT / "cluster" / "Dockerfile").read_text()
+    copied = {name for names in re.findall(r"^COPY (.+) \S+/$", docker, re.MULTILINE) for name in names.split()}
+    mounted = {name for name in read("ray-cluster.yaml")["file_mounts"].values() if not name.startswith("~")}
+    for number, files in enumerate((copied, mounted)):
+        folder = tmp_path / str(number)
+        for name in files:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+        # -S keeps Python from reading the .pth file that leads to this project
+        command = [sys.executable, "-I", "-S", "-c", _METADATA, sysconfig.get_path("purelib")]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 def test_nodes_share_a_file_system_or_a_bucket() -> None:
