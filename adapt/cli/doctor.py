@@ -12,9 +12,9 @@ import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from packaging.requirements import Requirement as Parsed
@@ -50,6 +50,8 @@ _GB = 10**9
 _FEWEST_MEMORY, _FEWEST_DISK, _FEWEST_SHARED = 3 * _GB, 2 * _GB, 512 * 1024**2
 _FULL = 0.95
 """Ray stops writing to a disk when this share of the disk is in use."""
+_TOKEN_FORM = re.compile(r"[\x21-\x7e]+")
+"""Pattern of a token. Errors about HTTP headers show tokens with other characters."""
 _TRY_TORCH = "import torch; print(torch.cuda.is_available(), torch.cuda.device_count(), torch.version.cuda or '')"
 
 
@@ -330,7 +332,7 @@ def cluster_checks(config: Config) -> Iterator[CheckLine]:
         yield CheckLine("RAY_ADDRESS is not set; jobs start Ray on this machine")
         return
     field = "resources.address" if config.resources.address else "RAY_ADDRESS"
-    if address and urlsplit(address).scheme in ("http", "https"):
+    if address and address.partition("://")[0].lower() in ("http", "https"):
         address, api = "", api or address
     token, finding = _token()
     yield finding
@@ -349,8 +351,10 @@ def _token() -> tuple[str, CheckLine]:
         if mode == "disabled":
             return "", CheckLine("RAY_AUTH_MODE is disabled: no token is sent to the cluster")
         return "", CheckLine(f"RAY_AUTH_MODE is {mode}, so no token is sent to the cluster", fix)
-    if token := os.environ.get("RAY_AUTH_TOKEN", ""):
-        return token.strip(), CheckLine("a token for the cluster is in RAY_AUTH_TOKEN")
+    if token := os.environ.get("RAY_AUTH_TOKEN", "").strip():
+        if not _TOKEN_FORM.fullmatch(token):
+            return "", _malformed("RAY_AUTH_TOKEN")
+        return token, CheckLine("a token for the cluster is in RAY_AUTH_TOKEN")
     file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path("~/.ray/auth_token").expanduser())
     try:
         token = file.read_text(encoding="utf-8").strip()
@@ -363,9 +367,19 @@ def _token() -> tuple[str, CheckLine]:
     if not token:
         fix = "put the cluster's token there (`ray get-auth-token` prints it on the head node)"
         return "", CheckLine(f"{file} is empty", fix)
+    if not _TOKEN_FORM.fullmatch(token):
+        return "", _malformed(str(file))
     if file.stat().st_mode & 0o077:
         return token, CheckLine(f"others can read the cluster's token in {file}", f"chmod 600 {file}")
     return token, CheckLine(f"a token for the cluster is in {file}")
+
+
+def _malformed(where: str) -> CheckLine:
+    """Returns the line about a token that no request can contain. It does not show the token."""
+    return CheckLine(
+        f"{where} has spaces, line breaks or other characters that a token cannot have",
+        "copy the token again (`ray get-auth-token` prints it on the head node)",
+    )
 
 
 def _dashboard(address: str, token: str) -> CheckLine:
@@ -377,7 +391,7 @@ def _dashboard(address: str, token: str) -> CheckLine:
     except HTTPError as error:
         fix = "export RAY_AUTH_MODE=token, and put the cluster's token into ~/.ray/auth_token"
         return CheckLine(f"the cluster at {address} refuses access (HTTP status {error.code})", fix)
-    except (URLError, OSError, ValueError, KeyError, TypeError) as error:
+    except (URLError, OSError, HTTPException, ValueError, KeyError, TypeError) as error:
         fix = "check that the cluster runs and that the tunnel to its dashboard is open (ray dashboard FILE)"
         return CheckLine(f"no Ray dashboard answers at {address} ({getattr(error, 'reason', error)})", fix)
     here = importlib.metadata.version("ray")

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from socketserver import StreamRequestHandler, TCPServer
 from threading import Thread
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from adapt.cli import doctor
 from adapt.cli.doctor import CheckLine, MachineError, Requirement
 from adapt.cli.main import run_command
-from adapt.config import Config, StorageConfig
+from adapt.config import Config, ResourcesConfig, StorageConfig
 from adapt.support.errors import ConfigError
 
 CLUSTER = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
@@ -162,6 +163,39 @@ def test_the_token_of_a_cluster_is_checked(dashboard: str, tmp_path: Path, monke
     assert not fixes()
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:9")
     assert "no Ray dashboard answers at http://127.0.0.1:9" in fixes()[0]
+
+
+def test_malformed_tokens_are_not_shown(dashboard: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", dashboard)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    file = tmp_path / "token"
+    file.write_text("secret\nsecret\n")
+    file.chmod(0o600)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(file))
+    for name, value in ((str(file), ""), ("RAY_AUTH_TOKEN", "secret\nsecret")):
+        monkeypatch.setenv("RAY_AUTH_TOKEN", value)
+        found = fixes()
+        assert found[0].startswith(f"fix  {name} has spaces, line breaks or other characters")
+        assert "secret" not in "".join(found)
+
+
+def test_wrong_addresses_of_a_dashboard_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+
+    class NoHttp(StreamRequestHandler):
+        def handle(self) -> None:
+            self.rfile.readline()
+            self.wfile.write(b"\x00\x00\x12\x04\r\n\r\n")
+
+    with TCPServer(("127.0.0.1", 0), NoHttp) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        for address in (f"http://127.0.0.1:{server.server_address[1]}", "http://127.0.0.1:82x5", "http://[::1"):
+            monkeypatch.setenv("RAY_API_SERVER_ADDRESS", address)
+            assert f"no Ray dashboard answers at {address}" in fixes()[0]
+        server.shutdown()
+    monkeypatch.delenv("RAY_API_SERVER_ADDRESS")
+    found = fixes(Config(resources=ResourcesConfig(address="http://[::1")))
+    assert "no Ray dashboard answers at http://[::1" in found[0]
 
 
 def test_torch_is_loaded_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
