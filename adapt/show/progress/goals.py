@@ -10,7 +10,7 @@ from adapt.runner.stage import Stage, everything
 from adapt.runner.store import Store, failure_of, logged_lines
 from adapt.show.blocks import Table
 from adapt.support.errors import ConfigError, nearest
-from adapt.terminal.console import duration, is_unread, logs_json
+from adapt.terminal.console import duration, is_unread, logs_json, printable
 
 START = "start.training"
 """Name of the input that is the training stage of another entry (see `adapt.model.start.Start`)."""
@@ -223,5 +223,5 @@ def show_logs(goals: Sequence[ShownGoal], store: Store, wanted: str | None) -> i
         # stops when nobody reads the output any more, for example after `| head` has ended
         if is_unread():
             break
-        sys.stderr.write(f"{json.dumps(line) if logs_json() else plain}\n")
+        sys.stderr.write(f"{json.dumps(line) if logs_json() else printable(plain)}\n")
     return len(lines)

@@ -1,5 +1,6 @@
 """Tests that the status says why a stage waits, what failed, and how much time and money the chain has spent."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from adapt.runner import Outcome, Store, ensure
 from adapt.runner.lock import locked
-from adapt.runner.store import logged
+from adapt.runner.store import log_of, logged
 from adapt.show.progress.goals import TrainingAhead, reasons_of, show_logs, spent, spent_lines, why_waiting
 from adapt.support.errors import ConfigError, DataError
 from tests.runner.toys import Toy, ToyResult
@@ -80,3 +81,11 @@ def test_logs_are_found_by_label_entry_kind_and_folder(store: Store, capsys: pyt
     with pytest.raises(ConfigError, match="no stage is called tuned\\[y\\]") as caught:
         show_logs(goals, store, "tuned[y]")
     assert "tuned[x]" in caught.value.fix
+
+
+def test_logs_show_control_characters_as_codes(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    ensure(LEFT, store)
+    with log_of(place(store, LEFT)).open("a") as file:
+        file.write(json.dumps({"message": "a \x1b]0;title\x07 b"}) + "\n")
+    show_logs([Goal("base", "base", LEFT)], store, None)
+    assert "a \\x1b]0;title\\x07 b" in capsys.readouterr().err
