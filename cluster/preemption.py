@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http.client import HTTPException
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
@@ -116,7 +117,12 @@ def cloud_here(metadata: str) -> tuple[str, Ask] | None:
     for name, ask in CLOUDS.items():
         try:
             ask(metadata)
-        except (OSError, ValueError, KeyError):  # no metadata server answers, or another cloud's server does
+        except (
+            OSError,
+            HTTPException,
+            ValueError,
+            KeyError,
+        ):  # no metadata server answers, or another cloud's server does
             continue
         return name, ask
     return None
@@ -148,7 +154,7 @@ def watch(metadata: str, drain: Callable[[Notice], bool], look_s: float = LOOK_S
     while True:
         try:
             notice = ask(metadata)
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, HTTPException, ValueError, KeyError) as error:
             say_to_log(f"the metadata server of {name} gave no usable answer: {error}")
             notice = None
         if notice and drain(notice):

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from http.client import IncompleteRead
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,7 @@ def test_a_machine_without_a_cloud_is_not_watched() -> None:
 
 
 def test_a_failing_metadata_server_is_contacted_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter([None, OSError("timed out"), ValueError("no JSON"), Notice(30, "now")])
+    answers = iter([None, OSError("timed out"), ValueError("no JSON"), IncompleteRead(b"TR"), Notice(30, "now")])
 
     def ask(metadata: str) -> Notice | None:
         answer = next(answers)
