@@ -24,7 +24,17 @@ done
 # The project without ignored files, so that no results and no virtual environment are uploaded.
 files="$(mktemp -d)"
 trap 'rm -rf "$files"' EXIT
-git ls-files -z --cached --others --exclude-standard -- . ':!docs' ':!tests' | xargs -0 cp --parents -t "$files"
+git ls-files -z --cached --others --exclude-standard -- . ':!docs' ':!tests' |
+    while IFS= read -r -d '' file; do if [ -f "$file" ]; then printf '%s\0' "$file"; fi; done | # omits deleted files
+    xargs -0 cp --parents -t "$files" --
+case "$chain" in
+    /* | ../* | */../*) uploaded="" ;;
+    *) uploaded="$files/$chain" ;;
+esac
+[ -f "$uploaded" ] || {
+    echo "hf-jobs.sh: $chain is not uploaded: move it into this folder, but not into docs, tests or an ignored folder" >&2
+    exit 2
+}
 
 hf jobs run --flavor "${FLAVOR:-a10g-large}" --timeout "${TIMEOUT:-1d}" --attempts "${ATTEMPTS:-3}" \
     --label project=dontstop --secrets HF_TOKEN --secrets AWS_ACCESS_KEY_ID --secrets AWS_SECRET_ACCESS_KEY \

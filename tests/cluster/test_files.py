@@ -326,3 +326,18 @@ def test_a_hugging_face_job_that_would_lose_its_results_is_refused(
     done = hf_job(tmp_path, *arguments, **variables)
     assert done.returncode != 0
     assert named in done.stderr
+
+
+def test_a_hugging_face_job_leaves_out_deleted_files_and_needs_an_uploaded_chain(tmp_path: Path) -> None:
+    project, outside = tmp_path / "project", tmp_path / "outside.yaml"
+    (project / "runs").mkdir(parents=True)
+    for file in (outside, project / "runs" / "ignored.yaml", project / "old file.py"):
+        file.write_text("stages: {}\n")
+    for name in ("runs/ignored.yaml", "../outside.yaml", str(outside)):
+        done = hf_job(project, name, "s3://bucket/runs", "--dry-run")
+        assert done.returncode == 2
+        assert f"{name} is not uploaded" in done.stderr
+    subprocess.run(["git", "add", "."], cwd=project, check=True)
+    (project / "old file.py").unlink()
+    done = hf_job(project, "study.yaml", "s3://bucket/runs", "--dry-run")
+    assert done.returncode == 0, done.stderr
