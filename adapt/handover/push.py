@@ -32,8 +32,9 @@ TOKEN = "HF_TOKEN"
 CARD = "README.md"
 TOKEN_FORM = re.compile(r"[\x21-\x7e]+")
 """Pattern of a valid token. If a token contains other characters, libraries print it in errors about HTTP headers."""
-NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-"""Pattern of the name of a repository with its owner."""
+_PART = r"[A-Za-z0-9](?:[\w.-]*\w)?"
+NAME = re.compile(rf"{_PART}/{_PART}(?<!\.git)", re.ASCII)
+"""Pattern of the name of a repository with its owner. The Hub refuses names that end in `-`, `.` or `.git`."""
 KEPT_HERE = (RECORD_FILE, "*.log", ".*", "**/.*", "log.jsonl", EXAMPLES, f"{TRAINED_GLINER}/*")
 """Patterns of files that are not sent: the stage's record, logs, hidden files, the user's training data, and
 the folder into which the card's GLiNER example writes the model that it trains on these data."""

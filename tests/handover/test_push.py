@@ -172,10 +172,19 @@ def test_a_card_that_the_hub_would_refuse_is_named(hub: FakeHub, model: Path) ->
     assert not hub.files
 
 
-@pytest.mark.parametrize("name", ["bert", "me/you/bert", "me/-bert", "me/a b", "me/a--b", f"me/{'a' * 100}"])
+NO_NAMES = ["bert", "me/you/bert", "me/-bert", "me/a b", "me/a--b", f"me/{'a' * 100}"]
+NO_NAMES += ["me/bert-", "me/bert.", "me/bert.git", "me-/bert", "mé/bert", "me/bért"]
+
+
+@pytest.mark.parametrize("name", NO_NAMES)
 def test_names_of_no_repository_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"is not the name of a repository"):
         check_repository(name)
+
+
+@pytest.mark.parametrize("name", ["me/a", "m/b.c-d_e", "me/bert_", "me/2git"])
+def test_names_of_repositories_are_accepted(name: str) -> None:
+    check_repository(name)
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
