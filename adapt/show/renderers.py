@@ -270,7 +270,7 @@ def _environment() -> Environment:
     return environment
 
 
-MARKUP = str.maketrans({each: f"\\{each}" for each in "\\`*_[]>|#"} | {"<": "&lt;", "\n": " "})
+MARKUP = str.maketrans({each: f"\\{each}" for each in "\\`*_[]>|#"} | {"<": "&lt;", "&": "&amp;", "\n": " ", "\r": " "})
 """Escapes of the characters that have a meaning in Markdown. Python-Markdown does not know the escape `\\<`."""
 
 

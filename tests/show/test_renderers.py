@@ -82,3 +82,11 @@ def test_sentences_on_a_terminal_end_their_lines_between_words(tmp_path: Path) -
     lines = [line for line in sent.replace("\r", "").split("\n") if line and "\x1b" not in line]
     assert max(map(len, lines)) <= 60
     assert lines[0] == "Held-out loss on your domain fell from 8.11 to 3.61 nats per"
+
+
+def test_markdown_shows_entities_as_they_are_and_keeps_rows_on_one_line() -> None:
+    table = Table(["a\rb"], [["x &lt;b&gt;\r\ny"]])
+    text = render_markdown("n\r# m", "", [Section("Part", [table])])
+    assert "\r" not in text
+    assert "| x &amp;lt;b&amp;gt;  y |" in text
+    assert text.startswith("# n \\# m\n")
