@@ -218,7 +218,7 @@ def last_report(folder: Path) -> str:
     metrics = folder / METRICS_FILE
     lines = metrics.read_text(errors="replace").splitlines() if metrics.exists() else []
     for line in reversed(lines):
-        with suppress(ValueError, TypeError):  # The last line of the file may be incomplete.
+        with suppress(ValueError, TypeError, KeyError):  # the line may be incomplete or from another version
             return "  ".join(describe(dict(json.loads(line))).values())
     return ""
 

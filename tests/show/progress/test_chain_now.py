@@ -10,7 +10,7 @@ import pytest
 from adapt.runner import ensure
 from adapt.runner.lock import locked
 from adapt.runner.store import Store, logged
-from adapt.show.progress.chain_now import ChainNow, TrialNow, TrialsNow, chain_now
+from adapt.show.progress.chain_now import ChainNow, TrialNow, TrialsNow, chain_now, last_report
 from adapt.show.renderers import show_blocks
 from adapt.terminal.console import log
 from adapt.train.held_time import HeldLog, add_seconds, holding
@@ -144,3 +144,8 @@ def test_a_running_search_shows_its_trials(tmp_path: Path, capsys: pytest.Captur
     assert "first: 1 of 25 trials have ended" in said
     rows = [line.replace("│", " ").split() for line in said.splitlines() if line.startswith("│")]
     assert rows == [["3", "train", "(2", "of", "6", "stages)", "epochs", "8"], ["1", "0.5000", "epochs", "[2]"]]
+
+
+def test_reports_without_step_numbers_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / METRICS_FILE).write_text('{"step": 1, "steps": 2}\n{"loss": 1.0}\n')
+    assert last_report(tmp_path) == "step 1/2"
