@@ -205,9 +205,6 @@ def best_path(text: str, scores: Mapping[str, float], unknown: float) -> float:
 
 CHECKED = 1000
 """Number of tokens that are checked after a tokenizer was written: those with the highest ids."""
-ROUNDS = 3
-"""Maximum number of times that the tokenizer is built. Each time, new tokens that occur in no tokenized word are left
-out."""
 
 
 def tokens_to_add(size: int | str | None, candidates: Sequence[CountedWord], vocabulary: int) -> int:
@@ -232,6 +229,9 @@ class Reached:
 def build_reached(backend: Tokenizer, chosen: Sequence[CountedWord], words: Sequence[CountedWord]) -> Reached:
     """Builds a tokenizer with candidates as tokens, and rebuilds it without tokens that occur in no tokenized word.
 
+    Without the merges of an unused token, words may be split differently, so that further tokens are unused. The
+    tokenizer is rebuilt until all tokens are used.
+
     Args:
         backend: the tokenizer.
         chosen: the candidates.
@@ -243,7 +243,7 @@ def build_reached(backend: Tokenizer, chosen: Sequence[CountedWord], words: Sequ
     """
     names = {number: token for token, number in backend.get_vocab().items()}
     left = list(chosen)
-    for _ in range(ROUNDS):
+    while left:
         rebuilt = rebuild(backend, analysis.pieces_of(left, names))
         reader = WordReader(rebuilt.backend)
         asked = {word.word for word in left}
@@ -252,8 +252,6 @@ def build_reached(backend: Tokenizer, chosen: Sequence[CountedWord], words: Sequ
         if len(reached) == len(left):
             return Reached(rebuilt, left, [word for word in chosen if word.word not in asked])
         left = reached
-        if not left:
-            break
     raise DataError(
         "no candidate can become a token that the tokenizer uses",
         "change vocabulary.candidates, or use a larger corpus",

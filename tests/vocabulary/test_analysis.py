@@ -1,11 +1,12 @@
 """Tests how split words are counted, and which words may become tokens."""
 
 from collections import Counter
+from itertools import pairwise
 from math import log
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from adapt.model.size import ModelSize
@@ -159,6 +160,22 @@ def test_a_candidate_that_no_word_uses_is_left_out() -> None:
     reached = build_reached(wordpiece(), [never, whole], words)
     assert ([word.word for word in reached.chosen], reached.unreached) == (["hepatitis"], [never])
     assert list(reached.rebuilt.added) == ["hepatitis"]
+
+
+def test_unused_candidates_are_left_out_until_all_tokens_are_used() -> None:
+    """Each left-out candidate had merges without which the next candidate does not occur in a word any more."""
+    backend = Tokenizer(models.BPE({letter: number for number, letter in enumerate("abcdefghijklmno")}, []))
+    reader = WordReader(backend)
+    chain = ["abc", "def", "ghi", "jkl", "mno"]
+    crossing = [left[1] + right[0] for left, right in pairwise(chain)]  # reached as a word of its own
+    spelled = [*crossing, *(left[:2] + right for left, right in pairwise(chain))]
+    order = ["abc", *(each for pair in zip(crossing, chain[1:], strict=True) for each in pair)]
+    words, candidates = (
+        [CountedWord(word, word, 1, reader.pieces(word), False) for word in some] for some in (spelled, order)
+    )
+    reached = build_reached(backend, candidates, words)
+    assert [word.word for word in reached.chosen] == crossing
+    assert [word.word for word in reached.unreached] == chain
 
 
 def test_the_number_of_words_that_become_tokens() -> None:
