@@ -113,10 +113,15 @@ def _bpe(model: Described, pieces: Mapping[str, Sequence[str]], old: Mapping[str
 def _unigram(
     model: Described, pieces: Mapping[str, Sequence[str]], old: Mapping[str, int]
 ) -> tuple[list[str], list[str]]:
-    """Computes the scores of the new pieces, and stores all scores under `scores` until ids are assigned."""
+    """Computes the scores of the new pieces, and stores all scores under `scores` until ids are assigned.
+
+    A word can be an old token although it is split, because its pieces have a higher score. It is left out, because
+    with a higher score of the old token, other texts would be split differently.
+    """
     scores = dict(map(tuple, model["vocab"]))
-    model["scores"] = {**scores, **new_scores(scores, list(pieces))}
-    return list(pieces), []
+    new = [piece for piece in pieces if piece not in old]
+    model["scores"] = {**scores, **new_scores(scores, new)}
+    return new, [piece for piece in pieces if piece in old]
 
 
 def _by_name(model: Described, ids: Mapping[str, int]) -> None:

@@ -97,6 +97,14 @@ def test_the_score_of_a_piece_is_just_above_its_best_path() -> None:
     assert found["aabb"] == pytest.approx(log(0.15) + MARGIN + log(0.2) + MARGIN)
 
 
+def test_a_split_word_that_is_a_unigram_token_already_is_left_out() -> None:
+    scores = {"<unk>": 0.0, "\u2581hepat": -3.0, "itis": -3.0, "ic": -4.0, "\u2581hepatitis": -20.0}
+    backend = Tokenizer(models.Unigram(list(scores.items()), 0))
+    rebuilt = rebuild(backend, {"\u2581hepatitis": ["\u2581hepat", "itis"], "\u2581hepatic": ["\u2581hepat", "ic"]})
+    assert (rebuilt.added, rebuilt.left_out) == ({"\u2581hepatic": 5}, ["\u2581hepatitis"])
+    assert rebuilt.backend.encode("\u2581hepatitis").tokens == ["\u2581hepat", "itis"]
+
+
 def test_a_tokenizer_of_whole_words_cannot_be_extended() -> None:
     with pytest.raises(ModelError, match="of type WordLevel cannot be extended"):
         rebuild(Tokenizer(models.WordLevel({"a": 0}, unk_token="a")), {"b": ["a"]})
