@@ -3,12 +3,13 @@
 Selection `knn` takes the nearest documents of each target text (kNN-TAPT; Don't Stop Pretraining, section 5.3). With
 `select.per_example: k`, the k nearest documents (by cosine) of each target text are selected. Fewer documents are
 selected if texts share neighbours. A document's score is its highest similarity to a text that has it as a neighbour.
+If another selection follows, the k x `select.keep` nearest documents of each text are passed on.
 
-If the budget is not set by `select.per_example`, or if another selection follows, k is the smallest number that fills
-the budget. Documents that are the nearest neighbour of some text come first, then the second nearest neighbours, and so
-on, so that every text has its share. Documents of the same rank are ordered by similarity. The score is similarity - 2
-x (rank - 1), where the rank is the document's best rank over all texts. Similarities are from -1 to 1, so documents of
-different ranks do not mix, and searching more neighbours than needed does not change the selection.
+If the budget is not set by `select.per_example`, k is the smallest number that fills the budget. Documents that are the
+nearest neighbour of some text come first, then the second nearest neighbours, and so on, so that every text has its
+share. Documents of the same rank are ordered by similarity. The score is similarity - 2 x (rank - 1), where the rank is
+the document's best rank over all texts. Similarities are from -1 to 1, so documents of different ranks do not mix, and
+searching more neighbours than needed does not change the selection.
 """
 
 from collections.abc import Callable, Iterable, Iterator
