@@ -183,7 +183,7 @@ def on_one_source(config: Config, name: str, corpus: CorpusConfig) -> Config:
 
 
 def before_training(
-    context: Context, texts: Sequence[Stage[Prepared]], general: Stage[Prepared] | None
+    context: Context, texts: Sequence[Stage[Prepared]], general: Stage[Prepared] | None, learns_sources: bool = False
 ) -> Mapping[str, Stage[Any]]:
     """Builds the stages that the configured method needs before training.
 
@@ -191,8 +191,12 @@ def before_training(
         context: context whose initial model will be trained.
         texts: text of the first domain, one stage per source.
         general: replayed general text, or None.
+        learns_sources: whether each of `corpus.sources` is a domain of a sequence. If False, they are one domain.
     """
-    check_method(context.config, context.start.pretrained.model)
+    config = context.config
+    domains = config.corpus.sources if learns_sources else []
+    checked = replace(config, corpus=replace(config.corpus, sources=domains))
+    check_method(checked, context.start.pretrained.model)
     return method_of(context.config).before(Domain(context.config, context.start, tuple(texts), {}, general))
 
 

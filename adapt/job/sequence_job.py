@@ -27,7 +27,7 @@ def merged_domains(setup: sequence_steps.Setup) -> Iterator[Step]:
     Each training stage starts from the first model of the sequence. If a domain is added, only one model is trained
     before the models are merged again. If only the settings of the merge change, no model is trained.
     """
-    before_training(setup.context, [setup.texts[setup.order[0]]], None)
+    before_training(setup.context, [setup.texts[setup.order[0]]], None, learns_sources=True)
     merging_of_domains(setup.context.config, len(setup.order))  # called early to raise errors before any training
     models: list[Start] = []
     for number, name in enumerate(setup.order, start=1):
@@ -150,7 +150,8 @@ def _one_after_another(setup: sequence_steps.Setup) -> Iterator[Step]:
     """Builds one training stage per domain. Each stage starts from the model of the previous domain."""
     context = setup.context
     first = [setup.texts[setup.order[0]]]
-    past = before_training(context, first, replayed_text(context, setup.general, domain=first))
+    replay = replayed_text(context, setup.general, domain=first)
+    past = before_training(context, first, replay, learns_sources=True)
     for number, name in enumerate(setup.order, start=1):
         domain = sequence_steps.with_rules(setup, sequence_steps.on_domain(setup, context, name), number)
         training = Train.of(

@@ -151,7 +151,7 @@ class Method:
         """Checks before anything runs that the method supports the configuration and the model.
 
         Args:
-            config: the job's configuration.
+            config: the job's configuration. `corpus.sources` has the domains of a sequence, and is empty in other jobs.
             model: folder of the first model.
 
         Raises:

@@ -93,6 +93,14 @@ def test_a_job_with_nothing_to_replay_is_refused(config: Config) -> None:
     assert "mixture.replay_paths" in caught.value.fix
 
 
+@pytest.mark.parametrize(("kind", "said"), [("replay", "neither an earlier domain"), ("merge", "there is one domain")])
+def test_sources_that_are_mixed_in_one_training_are_not_domains(config: Config, kind: str, said: str) -> None:
+    mixed = replace(config, method=MethodConfig(kind), tasks=[])
+    with pytest.raises(ConfigError, match=said):
+        dapt_stages(Context.of(mixed))
+    dapt_stages(Context.of(replace(mixed, method=MethodConfig("plain"))))
+
+
 def test_replay_without_a_budget_is_refused() -> None:
     values = {"corpus": {"paths": "a"}, "method": {"kind": "replay"}, "replay": {"fraction": 0}}
     with pytest.raises(ConfigError, match=r"replay\.fraction"):

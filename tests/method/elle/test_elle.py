@@ -9,14 +9,18 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from adapt.config import Config, CorpusConfig, SourceConfig, TrainingConfig
+from adapt.config import Config, CorpusConfig, MethodConfig, SequenceConfig, SourceConfig, TrainingConfig
+from adapt.job.sequence_job import sequence_stages
+from adapt.job.training_jobs import dapt_stages
 from adapt.method.base import Domain, Setting
 from adapt.method.elle.grown_model import BEFORE_HEAD
 from adapt.method.elle.method import TEXT, Elle, ElleOptions
 from adapt.model.additions.table import KEY
 from adapt.model.architecture import PATTERNS
 from adapt.objective.objective import Batch
+from adapt.stage.context import Context
 from adapt.support.errors import ConfigError, ModelError
+from tests.job.worlds import sequence_world
 from tests.method.elle.test_past_text import text_folder
 from tests.train.capacity.test_memory import ROBERTA
 from tests.train.toy import Objective, columns, model
@@ -105,5 +109,19 @@ def test_spikes_are_not_judged_if_steps_replay_earlier_domains(tiny_bert: Path) 
         with pytest.raises(ConfigError, match=rf"training\.on_spike is {on_spike}, but some steps of method"):
             Elle(replaying).check(Config(corpus=two, training=training), tiny_bert)
         Elle(replaying).check(Config(corpus=one, training=training), tiny_bert)
+        alone = Config(corpus=two, training=training, sequence=SequenceConfig(order=["b"]))
+        Elle(replaying).check(alone, tiny_bert)
         without = replace(replaying, recovery_fraction=0.0, replay_fraction=0.0)
         Elle(without).check(Config(corpus=two, training=training), tiny_bert)
+
+
+def test_spikes_are_judged_in_a_single_training_on_several_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = sequence_world(tmp_path, monkeypatch)
+    options = ElleOptions(layers=[], heads=[], prompt_length=0)
+    training = replace(config.training, on_spike="skip")
+    config = replace(config, method=MethodConfig("elle"), method_options=options, training=training, tasks=[])
+    assert dapt_stages(Context.of(config)).training.config.training.on_spike == "skip"
+    with pytest.raises(ConfigError, match=r"training\.on_spike is skip, but some steps of method"):
+        sequence_stages(Context.of(config))
