@@ -89,11 +89,12 @@ def _check_replay(config: Config) -> None:
     share, method = config.sequence.replay_fraction, method_of(config)
     if share is None:
         return
-    if config.sequence.mode != "continual" or method.is_merged_after:
+    if in_its_mode(config).sequence.mode != "continual" or method.is_merged_after:
         raise ConfigError(
             "sequence.replay_fraction is set, but every training run starts from the initial model, so there is nothing"
             " to replay",
-            "remove sequence.replay_fraction, or use sequence.mode continual with a method.kind other than merge",
+            "remove sequence.replay_fraction, or use sequence.mode continual with a method.kind other than merge, one"
+            " and joint",
         )
     if method.past_fraction:
         raise ConfigError(

@@ -57,6 +57,8 @@ def test_any_method_can_replay_the_past(config: Config) -> None:
         ("plain", "joint", 0.0, "every training run starts from the initial model"),
         ("plain", "separate", 0.0, "every training run starts from the initial model"),
         ("merge", "continual", 0.0, "every training run starts from the initial model"),
+        ("one", "continual", 0.0, "every training run starts from the initial model"),
+        ("joint", "continual", 0.0, "every training run starts from the initial model"),
         ("replay", "continual", 0.0, r"replay_fraction and replay\.fraction both"),
         ("plain", "continual", 0.8, r"0.2 and mixture.replay_fraction 0.8 leave no rows"),
     ],
