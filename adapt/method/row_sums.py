@@ -23,7 +23,7 @@ from adapt.model.packing import attention, isolation
 from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.masking import make
 from adapt.objective.objective import Batch
-from adapt.objective.table import sees_only_earlier
+from adapt.objective.table import objective_options, sees_only_earlier
 from adapt.ray.runtime import await_resources, connect
 from adapt.runner.files import file_aside
 from adapt.support.errors import DataError, ModelError, StageError, TrainingError
@@ -115,7 +115,7 @@ def add_up(summing: Summing, device: torch.device, precision: str, share: Share)
     """
     config, pretrained = summing.config, summing.pretrained
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
-    objective = make(config.objective, tokenizer, config.seed)
+    objective = make(config.objective, tokenizer, config.seed, objective_options(config))
     batches = batches_at(text_of(summing.corpora), share, config.training.sequence_length, objective.columns())
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     added = summing.adding(model_on(device, config, pretrained), objective, batches, dtype)

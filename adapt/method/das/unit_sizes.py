@@ -21,6 +21,7 @@ from adapt.model.layers import Gates
 from adapt.model.load import load_model, model_class
 from adapt.model.tokenizer import load_config, load_tokenizer
 from adapt.objective.masking import make
+from adapt.objective.table import objective_options
 from adapt.support.errors import TrainingError
 from adapt.train.over_rows import Share, batches_of, over_rows
 
@@ -121,7 +122,7 @@ def _loss(measuring: Measuring) -> tuple[Judged, tuple[str, ...]]:
     if measuring.about == "general":
         return contrast.Disagreement(), ()
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
-    objective = make(config.objective, tokenizer, config.seed)
+    objective = make(config.objective, tokenizer, config.seed, objective_options(config))
     return objective, objective.columns()
 
 

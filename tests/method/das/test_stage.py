@@ -1,6 +1,6 @@
 """Tests stage `importance`, which samples rows, measures them in Ray tasks, and merges earlier importance."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,13 +25,20 @@ from adapt.method.das.importance import (
 )
 from adapt.method.das.method import DasOptions
 from adapt.method.das.stage import Measuring, plasticity_under, saturated
-from adapt.method.das.unit_sizes import gradients_on_cluster, measure_importance, rows_to_measure, sizes_of_share
-from adapt.method.measurement import EPOCH
+from adapt.method.das.unit_sizes import (
+    _loss,
+    gradients_on_cluster,
+    measure_importance,
+    rows_to_measure,
+    sizes_of_share,
+)
+from adapt.method.measurement import EPOCH, AddedUp, Summing
+from adapt.method.row_sums import add_up
 from adapt.model.layers import KINDS, Gates
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
-from adapt.objective.masking import make
+from adapt.objective.masking import MaskedLanguageModelling, make
 from adapt.objective.objective import Batch
 from adapt.support.errors import DataError, ModelError
 from tests.tokenizers import byte_level
@@ -298,3 +305,32 @@ def test_batches_have_about_equal_sizes(tiny_bert: Path, corpus: Path, tmp_path:
     sums = halves[0] + halves[1]
     expected = normalize(sums.means, "paper")
     assert torch.allclose(loaded(tmp_path, tiny_bert).units["inner"], expected["inner"], atol=1e-5)
+
+
+@dataclass(frozen=True)
+class WeightedOptions:
+    """Options of `Weighted`."""
+
+    factor: float = 1.0
+    """Factor of the loss."""
+
+
+class Weighted(MaskedLanguageModelling):
+    """A user's objective with options."""
+
+    Options = WeightedOptions
+
+
+def test_own_objectives_are_measured_with_their_options(tiny_bert: Path, corpus: Path, tmp_path: Path) -> None:
+    kind, wanted = f"{__name__}:Weighted", WeightedOptions(2.0)
+    config = Config(objective=ObjectiveConfig(kind), objective_options=wanted)
+    pretrained, seen = Pretrained(tiny_bert, tiny_bert), list[Any]()
+    seen.append(_loss(Measuring(config, DAS, pretrained, (), None, "domain"))[0])
+
+    def adding(model: Any, objective: Any, *_: Any) -> AddedUp:
+        seen.append(objective)
+        return AddedUp({"w": torch.ones(1)}, 1, 1)
+
+    summing = Summing(config, pretrained, (str(corpus),), str(tmp_path), 1, "gradients", adding)
+    add_up(summing, CPU, "fp32", [(0, np.arange(1))])
+    assert [objective.options for objective in seen] == [wanted, wanted]
