@@ -93,7 +93,8 @@ class Pulls:
             device: the model's device.
             is_divided: whether each rank holds only a part of the weights.
         """
-        own = torch.stack(self._penalty).sum() if self._penalty else torch.zeros((), device=device)
+        own = torch.stack(self._penalty).sum() if self._penalty else torch.zeros((), dtype=torch.float64)
+        own = own.to(device)  # an offloaded optimizer has the weights in the machine's memory
         return (collectives.summed(own) if is_divided else own).item()
 
 

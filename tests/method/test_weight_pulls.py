@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,9 +15,10 @@ from torch import Tensor, nn
 
 from adapt.config import Config, MethodConfig, ResourcesConfig, TrainingConfig
 from adapt.corpus.token_shards import text_of, write_shard
+from adapt.method import collectives
 from adapt.method.base import AddedMemory, Method, Setting
 from adapt.method.measurement import EPOCH, Summing
-from adapt.method.quadratic_penalty import squared_gradients
+from adapt.method.quadratic_penalty import Pull, Pulls, squared_gradients
 from adapt.method.row_sums import add_up, sampled_rows, sum_up
 from adapt.method.weight_pulls import FISHER_FILE, MEASURED, Ewc, EwcOptions, L2sp, L2spOptions
 from adapt.model.load import load_model
@@ -355,3 +357,21 @@ def test_its_memory_is_divided_like_the_optimizers_state() -> None:
 
 def test_only_the_strength_enters_the_key_of_a_training() -> None:
     assert Ewc(EwcOptions(fisher_sequences=9)).what() == {"kind": "ewc", "strength": 5000.0}
+
+
+def test_the_penalty_on_offloaded_weights_is_summed_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Collectives of GPUs take no tensors in the machine's memory. Here, the device is `meta`."""
+    summed: list[Tensor] = []
+
+    def all_ranks(own: Tensor) -> Tensor:
+        summed.append(own)
+        return torch.ones(())
+
+    monkeypatch.setattr(collectives, "summed", all_ranks)
+    part = SimpleNamespace(name="w", value=torch.ones(3))
+    engine: Any = SimpleNamespace(change_gradients=lambda change: change(part, torch.zeros(3)))
+    pulls = Pulls([Pull(2.0, {"w": torch.zeros(3)})])
+    for _ in range(2):  # at first, this rank has no terms
+        assert pulls.penalty("meta", is_divided=True) == 1.0
+        pulls.add_to(engine)
+    assert [(own.device.type, own.dtype) for own in summed] == [("meta", torch.float64)] * 2
