@@ -322,11 +322,18 @@ def check_room(config: Config, model: Path, field: str, length: int) -> None:
             f"{field} is {length}, but the model takes at most {longest} tokens, including the text",
             f"set {field} to {longest // 2} or less",
         )
-    for section, wanted in (("training", config.training), ("evaluation", config.evaluation)):
-        if wanted.sequence_length > left:
+    lengths = {
+        "training.sequence_length": config.training.sequence_length,
+        "evaluation.sequence_length": config.evaluation.sequence_length,
+        **{
+            f"training.phases, entry {number}: sequence_length": phase.sequence_length or 0
+            for number, phase in enumerate(config.training.phases, start=1)
+        },
+    }
+    for name, wanted in lengths.items():
+        if wanted > left:
             vectors = "1 vector" if length == 1 else f"{length} vectors"
             raise ConfigError(
-                f"{section}.sequence_length is {wanted.sequence_length}, but with a prompt of {vectors} the model"
-                f" takes at most {left} tokens of text",
-                f"set {section}.sequence_length to {left} or less, or lower {field}",
+                f"{name} is {wanted}, but with a prompt of {vectors} the model takes at most {left} tokens of text",
+                f"set {name.rpartition(': ')[2]} to {left} or less, or lower {field}",
             )

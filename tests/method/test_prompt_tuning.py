@@ -7,10 +7,18 @@ from typing import Any
 import pytest
 import torch
 
-from adapt.config import Config, CorpusConfig, EvaluationConfig, MethodConfig, ObjectiveConfig, TrainingConfig
+from adapt.config import (
+    Config,
+    CorpusConfig,
+    EvaluationConfig,
+    MethodConfig,
+    ObjectiveConfig,
+    PhaseConfig,
+    TrainingConfig,
+)
 from adapt.corpus.token_shards import write_shard
 from adapt.method.base import Added, Setting
-from adapt.method.domain_parameters import Prefixed, PrefixOptions, Prompted, PromptOptions
+from adapt.method.domain_parameters import Prefixed, PrefixOptions, Prompted, PromptOptions, check_room
 from adapt.model.additions.domain_modules import domains_of, sets_of
 from adapt.model.load import load_model, save_model
 from adapt.model.tokenizer import load_tokenizer
@@ -235,3 +243,15 @@ def test_added_passes_and_memory_of_prefixes() -> None:
     assert workload(ObjectiveConfig(), 200, 100, method.added_passes()).context == 150
     config = Config(training=training, method=MethodConfig("prefix"), method_options=options)
     assert Demand.of(config, 1, "fp32", False, 60).attended == 120 + 50
+
+
+def test_a_phase_with_rows_too_long_for_a_prompt_is_refused(tmp_path: Path) -> None:
+    phases = [PhaseConfig(fraction=0.5), PhaseConfig(sequence_length=100)]
+    training = TrainingConfig(sequence_length=20, phases=phases)
+    config = Config(training=training, evaluation=EvaluationConfig(sequence_length=20))
+    with pytest.raises(
+        AdaptError, match=r"training\.phases, entry 2: sequence_length is 100, but .* at most 28"
+    ) as caught:
+        check_room(config, write_config(tmp_path), "prompt.length", 100)
+    assert caught.value.fix == "set sequence_length to 28 or less, or lower prompt.length"
+    check_room(config, write_config(tmp_path), "prompt.length", 28)
