@@ -57,10 +57,12 @@ class Masking(Objective):
         self.seed = seed
         self.mask_id = int(tokenizer.mask_token_id)
         special = sorted(set(tokenizer.all_special_ids))
-        ordinary = torch.ones(max(len(tokenizer), max(special) + 1), dtype=torch.bool)
+        count = max(len(tokenizer), max(special) + 1)
+        # ids may have gaps, so the last id may exceed the number of tokens
+        ordinary = torch.ones(max(count, 1 + max(tokenizer.get_vocab().values())), dtype=torch.bool)
         ordinary[special] = False
         self._is_ordinary = ordinary
-        self._ordinary_ids = ordinary.nonzero().flatten()
+        self._ordinary_ids = ordinary[:count].nonzero().flatten()
 
     def columns(self) -> tuple[str, ...]:
         """Returns the columns that tokenization must write, such as where words start."""

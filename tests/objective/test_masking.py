@@ -460,3 +460,23 @@ def test_every_kind_has_targets_in_each_row(kind: str) -> None:
     assert made.positions.any(1).all()
     assert not (made.positions & ~made.real).any()
     assert len(made.targets) == int(made.positions.sum())
+
+
+class Gapped:
+    """Imitates a tokenizer of 50 tokens whose last token has the id 60."""
+
+    mask_token_id = MASK
+    all_special_ids = SPECIAL
+
+    def __len__(self) -> int:
+        return 50
+
+    def get_vocab(self) -> dict[str, int]:
+        return {str(number): number for number in (*range(49), 60)}
+
+
+def test_ids_of_a_tokenizer_may_have_gaps() -> None:
+    objective = MaskedLanguageModelling(ObjectiveConfig(mask_fraction=0.5), Gapped(), seed=0)  # type: ignore[arg-type]
+    corrupted = objective.corrupt(batch_of([[2, 60, 60, 10, 11, 3]]))
+    assert corrupted.positions.tolist()[0][0::5] == [False, False]
+    assert len(corrupted.targets) == 2

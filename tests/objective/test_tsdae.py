@@ -41,6 +41,9 @@ class Sized(SimpleNamespace):
     def __len__(self) -> int:
         return 50
 
+    def get_vocab(self) -> dict[str, int]:
+        return {str(number): number for number in range(50)}
+
 
 def rows(length: int = 16, copies: int = 1, epoch: int = 0) -> Batch:
     """Joins the texts and splits them into rows of `length` tokens. The last text is split at the end of a row."""

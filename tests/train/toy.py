@@ -161,6 +161,9 @@ class Tokenizer:
     def __len__(self) -> int:
         return VOCABULARY
 
+    def get_vocab(self) -> dict[str, int]:
+        return {str(number): number for number in range(VOCABULARY)}
+
 
 def build(case: Case, objective: Objective | None = None, method: Method | None = None) -> Loop:
     """Returns the loop of a case with its engine, on the calling rank."""

@@ -39,6 +39,9 @@ class Tokenizer:
     def __len__(self) -> int:
         return VOCABULARY
 
+    def get_vocab(self) -> dict[str, int]:
+        return {str(number): number for number in range(VOCABULARY)}
+
 
 def objective(family: str) -> Objective:
     if family in ("gpt2", "llama"):
