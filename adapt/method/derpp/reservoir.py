@@ -177,7 +177,7 @@ class Rehearsal:
             kept += self._kept(part, [next(priorities_of_rows) for _ in part.input_ids], states)
             yield loss, extra
         if self.fills and any(number < self.reservoir.bound for number in numbers):
-            self.reservoir.offer(_of_all_ranks(kept, states))
+            self.reservoir.offer(_of_all_ranks(finite(kept), states))
 
     def _pass(
         self, model: nn.Module, part: Corrupted, replayed: Sequence[KeptRow], total: int
@@ -241,6 +241,14 @@ def _joined(part: Corrupted, replayed: Sequence[KeptRow]) -> Corrupted:
         positions=torch.cat([part.positions, marks[2]]),
         targets=torch.cat([part.targets, *(row.targets.long() for row in replayed)]),
     )
+
+
+def finite(rows: Sequence[KeptRow]) -> list[KeptRow]:
+    """Returns the rows whose states are all finite. In fp16, a pass may overflow, and its step is then skipped."""
+    if not rows:
+        return []
+    are_finite = torch.stack([row.states.isfinite().all() for row in rows]).tolist()
+    return [row for row, is_finite in zip(rows, are_finite, strict=True) if is_finite]
 
 
 def _of_all_ranks(kept: list[KeptRow], states: Tensor) -> list[KeptRow]:

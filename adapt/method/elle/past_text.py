@@ -7,6 +7,7 @@ tenth of the other draws is uniform, so that the loss of a domain is still measu
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -117,8 +118,9 @@ class PastText:
         return steps
 
     def note(self, name: str, loss: float) -> None:
-        """Appends a loss to a domain's recent losses."""
-        self.losses[name] = [*self.losses[name], loss][-WINDOW:]
+        """Appends a loss to a domain's recent losses. Leaves out a loss that is not finite (fp16 overflow)."""
+        if isfinite(loss):
+            self.losses[name] = [*self.losses[name], loss][-WINDOW:]
 
     def shares(self) -> dict[str, float]:
         """Returns the probability of each domain in the next draw."""

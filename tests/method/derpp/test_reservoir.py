@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import chisquare, kstest
 
-from adapt.method.derpp.reservoir import KeptRow, Reservoir, priorities
+from adapt.method.derpp.reservoir import KeptRow, Reservoir, finite, priorities
 
 LENGTH, WIDTH = 6, 4
 
@@ -154,3 +154,10 @@ def test_a_bound_without_rows_is_saved() -> None:
     again.load(before.tensors(), "cpu")
     assert again.bound == 0.3
     assert Reservoir(1).tensors() == {}
+
+
+def test_rows_with_states_that_are_not_finite_are_left_out() -> None:
+    good, empty, bad, worse = row(0.1), row(0.2, targets=0), row(0.3), row(0.4)
+    bad.states[1, 2], worse.states[0, 0] = float("inf"), float("nan")
+    assert finite([good, bad, empty, worse]) == [good, empty]
+    assert finite([]) == []

@@ -61,3 +61,11 @@ def test_ranks_divide_the_drawn_rows(past: PastText) -> None:
     assert whole.tokens.shape == (6, LENGTH)
     assert whole.epochs.tolist() == [7] * 6
     assert not np.array_equal(past.rows(6, slice(0, None), LENGTH, (), (1, 8))[1].rows, whole.rows)
+
+
+def test_losses_that_are_not_finite_are_left_out(past: PastText) -> None:
+    for loss in (float("inf"), 3.0, float("nan"), 2.0):
+        past.note("a", loss)
+        past.note("b", 1.0)
+    assert past.losses["a"] == [3.0, 2.0]
+    assert sum(past.shares().values()) == pytest.approx(1)
