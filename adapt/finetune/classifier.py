@@ -16,7 +16,7 @@ from transformers import (
 
 from adapt.config import FinetuneConfig
 from adapt.finetune.examples import ExampleBatch, Examples
-from adapt.finetune.finetune_loop import SAVABLE
+from adapt.model.architecture import SAVABLE
 from adapt.model.packing.attention import QuickDropout
 from adapt.model.safeguards import check_finite, quiet
 from adapt.model.start import MODEL_FOLDER

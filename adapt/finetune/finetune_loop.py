@@ -16,10 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from adapt.config import FinetuneConfig, TrainingConfig
-from adapt.model.additions.table import refuse_additions
 from adapt.model.architecture import max_sequence_length
-from adapt.model.locate import CONFIG, read_json
-from adapt.support.errors import ConfigError, TrainingError
+from adapt.support.errors import TrainingError
 from adapt.support.heartbeat import beat
 from adapt.train import model_options, schedule
 from adapt.train.optimizer import build_optimizer
@@ -134,9 +132,6 @@ def _copy(source: list[Any], target: list[Any]) -> None:
 
 LEARNING_RATES = {"fine_tune": 2e-5, "lora": 2e-4, "linear_probe": 1e-2, "feature_extraction": 0.0}
 """The default peak learning rate of each mode. `feature_extraction` has no gradient steps, so its rate is not used."""
-SAVABLE = {"bert": ("bert.pooler.dense", "classifier"), "roberta": ("classifier.dense", "classifier.out_proj")}
-"""Model types whose classifier in transformers equals ours, with the names of the two layers of its head.
-For `tokens`, the head is one layer, `classifier`."""
 
 
 @dataclass(frozen=True)
@@ -174,30 +169,6 @@ class FinetuneSettings:
             learning_rate=self.finetune.learning_rate or LEARNING_RATES[self.finetune.mode],
             warmup_fraction=self.finetune.warmup_fraction,
             weight_decay=self.finetune.weight_decay,
-        )
-
-
-def check_savable(settings: FinetuneSettings, model: Path, kind: str) -> None:
-    """Raises an error for `save_model` if transformers has no classifier equivalent to ours.
-
-    Raises:
-        ConfigError: the mode, pooling or model type cannot be saved.
-        ModelError: the model has added modules, which transformers would not save.
-    """
-    refuse_additions(model, "fine-tuned with finetune.save_model")
-    family, mode = read_json(model / CONFIG).get("model_type", ""), settings.finetune.mode
-    if mode != "fine_tune":
-        raise ConfigError(
-            f"finetune.save_model works only with finetune.mode fine_tune, not with {mode}",
-            "leave finetune.save_model off, or set finetune.mode to fine_tune",
-        )
-    if family not in SAVABLE or (kind != "tokens" and settings.pooling != "first"):
-        pooled = "" if family not in SAVABLE else f" with finetune.pooling {settings.pooling}"
-        raise ConfigError(
-            "finetune.save_model is set, but transformers has no classifier with the same layers for model type"
-            f" {family!r}{pooled}",
-            f"leave finetune.save_model off, or use a model of type {' or '.join(sorted(SAVABLE))} and finetune.pooling"
-            " first",
         )
 
 

@@ -39,12 +39,13 @@ from adapt.finetune.classifier import (
     width,
 )
 from adapt.finetune.examples import ExampleBatch, Examples, Problem, in_passes
-from adapt.finetune.finetune_loop import FinetuneDevice, FinetuneSettings, History, LoopInput, check_savable, train
+from adapt.finetune.finetune_loop import FinetuneDevice, FinetuneSettings, History, LoopInput, train
 from adapt.finetune.metrics import task_scores
 from adapt.finetune.ray_task import RunResult
 from adapt.model import detector, locate
 from adapt.model.additions.domain_modules import choose_domain, domain_vectors, domains_of, nearest_domains
-from adapt.model.architecture import is_detector
+from adapt.model.additions.table import refuse_additions
+from adapt.model.architecture import check_savable, is_detector
 from adapt.model.load import load_model
 from adapt.model.states import last_hidden_state
 from adapt.model.tokenizer import is_decoder, load_config, load_tokenizer, sees_both_sides
@@ -316,7 +317,9 @@ def finetune_work(config: Config, start: locate.Pretrained, task: Path, seed: in
     pooling = "last" if causal else "mean" if is_turned else "first"
     settings = FinetuneSettings.of(finetune, start.model, pooling, len(Split.load(task, "train")))
     if finetune.save_model:
-        check_savable(settings, start.model, Facts.load(task).kind)
+        refuse_additions(start.model, "fine-tuned with finetune.save_model")
+        pooled = Facts.load(task).kind != "tokens"
+        check_savable(start.model, finetune.mode, settings.pooling if pooled else "first")
     tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
     closing = {tokenizer.sep_token_id, tokenizer.eos_token_id} - {None}
     problem = Problem.load(task, settings.max_length, closing)

@@ -378,6 +378,38 @@ def check_turnable(folder: Path) -> None:
         )
 
 
+SAVABLE = {"bert": ("bert.pooler.dense", "classifier"), "roberta": ("classifier.dense", "classifier.out_proj")}
+"""Model types whose classifier in transformers equals ours, with the names of the two layers of its head.
+For `tokens`, the head is one layer, `classifier`."""
+
+
+def check_savable(folder: Path, mode: str, pooling: str) -> None:
+    """Raises an error for `finetune.save_model` if transformers has no classifier equivalent to ours.
+
+    Args:
+        folder: folder of the model.
+        mode: `finetune.mode`.
+        pooling: pooling of the run; for tasks of kind `tokens`, which do not pool, `first`.
+
+    Raises:
+        ConfigError: the mode, pooling or model type cannot be saved.
+    """
+    if mode != "fine_tune":
+        raise ConfigError(
+            f"finetune.save_model works only with finetune.mode fine_tune, not with {mode}",
+            "leave finetune.save_model off, or set finetune.mode to fine_tune",
+        )
+    family = read_json(folder / CONFIG).get("model_type", "")
+    if family not in SAVABLE or pooling != "first":
+        pooled = "" if family not in SAVABLE else f" with finetune.pooling {pooling}"
+        raise ConfigError(
+            "finetune.save_model is set, but transformers has no classifier with the same layers for model type"
+            f" {family!r}{pooled}",
+            f"leave finetune.save_model off, or use a model of type {' or '.join(sorted(SAVABLE))} and finetune.pooling"
+            " first",
+        )
+
+
 def is_decoder_folder(folder: Path) -> bool:
     """Whether the config.json of a model names a decoder with a language-model head."""
     return _named(read_json(folder / CONFIG))[1]

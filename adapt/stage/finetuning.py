@@ -13,7 +13,7 @@ from adapt.config import Config, TaskConfig, what
 from adapt.corpus.files.manifest import check_listed
 from adapt.evaluate.verdict import Verdict, effect
 from adapt.model.additions.table import check_parts
-from adapt.model.architecture import is_detector
+from adapt.model.architecture import check_savable, is_detector
 from adapt.model.start import Start
 from adapt.ray.runtime import connect
 from adapt.runner import NOTHING, ONE_CPU, Done, Outcome, Stage
@@ -181,6 +181,10 @@ class Finetune(Stage[Finetuned]):
         return {"CPU": finetune.cpus_per_seed, **gpus}
 
     def refuse_early(self) -> None:
+        finetune = self.config.finetune
+        if finetune.save_model:
+            pooling = "first" if self.config.task.kind == "tokens" else finetune.pooling or "first"
+            check_savable(self.start.pretrained.model, finetune.mode, pooling)
         if is_detector(self.start.pretrained.model):  # discriminators are fine-tuned without their head
             check_weights(self.start.pretrained.model)
         else:

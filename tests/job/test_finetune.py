@@ -77,6 +77,12 @@ def test_a_field_of_a_task_changes_these_keys(config: Config, name: str) -> None
     assert differing(keys(config), keys(other)) == expected
 
 
+@pytest.mark.parametrize("wrong", [{"mode": "lora"}, {"pooling": "mean"}])
+def test_models_that_cannot_be_saved_are_refused_before_anything_runs(config: Config, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"finetune\.save_model"):
+        run_of(replace(config, finetune=replace(config.finetune, save_model=True, **wrong))).refuse_early()
+
+
 @pytest.mark.parametrize("name", FINETUNE)
 def test_a_field_of_fine_tuning_changes_these_keys(config: Config, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # pretends that the model has separate parameters for each domain
