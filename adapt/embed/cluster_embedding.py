@@ -157,7 +157,7 @@ def embed_texts(
     if not counts["documents"]:
         raise DataError("there is no text to embed", "check the paths of the pool, its text_field, and its cleaning")
     share = counts["unknown"] / max(counts["seen"], 1)
-    check_known(share)
+    check_known(share, learns=embedder.learns)
     return EmbeddedCounts(counts["documents"], max(int(chunk["dimension"]) for chunk in chunks), share)
 
 
@@ -192,7 +192,7 @@ def look_first(
         share = ray.get(
             task.remote(OnNode(unknown_share), source.reader(folder), some_of(source.items()), embedder, learnt)
         )
-    check_known(share, CLEARLY * MAX_UNKNOWN_FRACTION)
+    check_known(share, CLEARLY * MAX_UNKNOWN_FRACTION, embedder.learns)
 
 
 def some_of(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -201,12 +201,23 @@ def some_of(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [items[place * len(items) // places] for place in range(places)]
 
 
-def check_known(share: float, most: float = MAX_UNKNOWN_FRACTION) -> None:
+def check_known(share: float, most: float = MAX_UNKNOWN_FRACTION, learns: bool = False) -> None:
     """Checks that the share of text that the embedder does not know is not above the limit `most`.
+
+    Args:
+        share: share of unknown tokens or, for an embedder that learns from the pool, of texts without a known word.
+        most: the limit.
+        learns: whether the embedder learns from the pool.
 
     Raises:
         DataError: the share exceeds the limit.
     """
+    if share > most and learns:
+        raise DataError(
+            f"{share:.0%} of the texts have no word that the embedder learnt from the pool",
+            "use a larger pool with text of the task's language and domain, learn from more documents of it"
+            " (sample_documents), or choose an embedder with a model",
+        )
     if share > most:
         raise DataError(
             f"{share:.0%} of the text is unknown to the embedder",

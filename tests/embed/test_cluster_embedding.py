@@ -60,3 +60,5 @@ def test_text_that_the_embedder_does_not_know_is_refused() -> None:
     check_known(0.35, most=0.4)
     with pytest.raises(DataError, match="21% of the text is unknown"):
         check_known(0.21)
+    with pytest.raises(DataError, match="21% of the texts have no word that the embedder learnt from the pool"):
+        check_known(0.21, learns=True)
