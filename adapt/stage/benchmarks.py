@@ -76,7 +76,8 @@ class Benchmark(Stage[Benchmarked]):
         vectors = context.vectors if wants_mteb else None
         if wants_mteb and vectors is None:
             raise ConfigError(
-                f"mteb.tasks or mteb.own is set, but {context.start.pretrained.model} is not exported for sentence vectors",
+                f"mteb.tasks or mteb.own is set, but {context.start.pretrained.model} is not exported for sentence"
+                " vectors",
                 "set export.sentence_transformers to mean or cls",
             )
         harness = harness_tasks(config.harness, context.digests) if config.harness.tasks else None
