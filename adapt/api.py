@@ -18,7 +18,7 @@ from adapt.job.job_run import Job, JobRun, Plan, plan_of, run_stages_of
 from adapt.model.architecture import is_detector
 from adapt.model.locate import Pretrained
 from adapt.parse import parse
-from adapt.parse.python_values import Source, arguments_of, flat_fields, member_names, plain_values
+from adapt.parse.python_values import Source, arguments_of, flat_fields, member_names, yaml_values
 from adapt.ray.runtime import disconnect
 from adapt.runner import Record
 from adapt.show.blocks import Block
@@ -350,7 +350,7 @@ def chain(
     Raises:
         ConfigError: the file cannot be read, or has an error, or a value has a type that nothing takes.
     """
-    run = ChainRun.of(str(file), plain_values(let), plain_values(flat_fields(fields or {})))
+    run = ChainRun.of(str(file), yaml_values(let), yaml_values(flat_fields(fields or {})))
     return ChainStudy(replace(run, only=member_names(only or {}, run.file.sets)))
 
 

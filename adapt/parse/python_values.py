@@ -56,7 +56,7 @@ def flat_fields(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flattened
 
 
-def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
+def yaml_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns values as YAML would give them: numbers, texts, lists, mappings, true, false and null.
 
     Raises:

@@ -177,7 +177,9 @@ class Rehearsal:
             kept += self._kept(part, [next(priorities_of_rows) for _ in part.input_ids], states)
             yield loss, extra
         if self.fills and any(number < self.reservoir.bound for number in numbers):
-            self.reservoir.offer(_of_all_ranks(finite(kept), states))
+            # checked only in fp16, because reading the states waits for the device
+            new = finite(kept) if self._setting.precision == "fp16" else kept
+            self.reservoir.offer(_of_all_ranks(new, states))
 
     def _pass(
         self, model: nn.Module, part: Corrupted, replayed: Sequence[KeptRow], total: int

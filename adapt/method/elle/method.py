@@ -63,7 +63,7 @@ class ElleOptions:
     that names the domain). The model accepts this many fewer tokens of text. 0 means no prompts."""
 
 
-def domains_of(config: Config) -> list[str]:
+def domain_names(config: Config) -> list[str]:
     """Returns the domains of a sequence in the order of learning. The list is empty in jobs other than sequences."""
     names = [source.name for source in config.corpus.sources]
     return [name for name in config.sequence.order or names if name in names]
@@ -94,7 +94,7 @@ class Elle(Method):
     def _check_spikes(self, config: Config) -> None:
         """Refuses `training.on_spike` if steps may replay text, because an earlier domain has another loss."""
         replays = self.options.recovery_fraction or self.options.replay_fraction
-        if config.training.on_spike and replays and len(domains_of(config)) > 1:
+        if config.training.on_spike and replays and len(domain_names(config)) > 1:
             raise ConfigError(
                 f"training.on_spike is {config.training.on_spike}, but some steps of method.kind elle replay earlier"
                 " domains, whose loss differs from the loss on the new domain, so these steps may look like spikes",
