@@ -28,7 +28,12 @@ def merged_domains(setup: sequence_steps.Setup) -> Iterator[Step]:
     before the models are merged again. If only the settings of the merge change, no model is trained.
     """
     before_training(setup.context, [setup.texts[setup.order[0]]], None, learns_sources=True)
-    merging_of_domains(setup.context.config, len(setup.order))  # called early to raise errors before any training
+    weights, domains = setup.context.config.merge.weights, len(setup.order)
+    if isinstance(weights, list) and len(weights) != domains:
+        raise ConfigError(
+            f"merge.weights has {len(weights)} numbers, but there are {domains} domains", "give one for each"
+        )
+    merging_of_domains(setup.context.config, domains)  # called early to raise errors before any training
     models: list[Start] = []
     for number, name in enumerate(setup.order, start=1):
         domain = sequence_steps.on_domain(setup, setup.context, name)
@@ -79,10 +84,6 @@ def merging_of_domains(config: Config, models: int) -> Merging:
         raise ConfigError(
             "merge.models is set, but method.kind merge merges the models of the sequence's domains",
             "remove merge.models",
-        )
-    if isinstance(section.weights, list) and len(section.weights) < models:
-        raise ConfigError(
-            f"merge.weights has {len(section.weights)} numbers, but there are {models} domains", "give one for each"
         )
     weights = section.weights[:models] if isinstance(section.weights, list) else section.weights
     merging = merging_of(replace(config, merge=replace(section, weights=weights)), models)

@@ -78,6 +78,7 @@ def test_each_domain_has_its_own_weight(config: Config) -> None:
         ({"kind": "residual"}, "merge.kind residual takes no more than 2 models"),
         ({"models": ["runs/export/one"]}, "merges the models of the sequence's domains"),
         ({"weights": [1.0]}, "merge.weights has 1 numbers, but there are 3 domains"),
+        ({"weights": [1.0, 1.0, 1.0, 2.0]}, "merge.weights has 4 numbers, but there are 3 domains"),
         ({"shares": [0.3, 0.5]}, "a sequence continues with one merged model"),
     ],
 )
