@@ -117,13 +117,8 @@ def cloud_here(metadata: str) -> tuple[str, Ask] | None:
     for name, ask in CLOUDS.items():
         try:
             ask(metadata)
-        except (
-            OSError,
-            HTTPException,
-            ValueError,
-            KeyError,
-        ):  # no metadata server answers, or another cloud's server does
-            continue
+        except (OSError, HTTPException, ValueError, KeyError):
+            continue  # no metadata server answers, or another cloud's server does
         return name, ask
     return None
 

@@ -28,6 +28,7 @@ from adapt.ray.runtime import address_of
 from adapt.stage.context import root_of
 from adapt.stage.preflight import check_compile, check_writable
 from adapt.support.errors import AdaptError, ConfigError
+from adapt.support.redact import TOKEN_FORM
 from adapt.support.versions import untried
 from adapt.train.capacity.device import has_gpu, machine_memory
 
@@ -50,8 +51,6 @@ _GB = 10**9
 _FEWEST_MEMORY, _FEWEST_DISK, _FEWEST_SHARED = 3 * _GB, 2 * _GB, 512 * 1024**2
 _FULL = 0.95
 """Ray stops writing to a disk when this share of the disk is in use."""
-_TOKEN_FORM = re.compile(r"[\x21-\x7e]+")
-"""Pattern of a token. Errors about HTTP headers show tokens with other characters."""
 _TRY_TORCH = "import torch; print(torch.cuda.is_available(), torch.cuda.device_count(), torch.version.cuda or '')"
 
 
@@ -352,7 +351,7 @@ def _token() -> tuple[str, CheckLine]:
             return "", CheckLine("RAY_AUTH_MODE is disabled: no token is sent to the cluster")
         return "", CheckLine(f"RAY_AUTH_MODE is {mode}, so no token is sent to the cluster", fix)
     if token := os.environ.get("RAY_AUTH_TOKEN", "").strip():
-        if not _TOKEN_FORM.fullmatch(token):
+        if not TOKEN_FORM.fullmatch(token):
             return "", _malformed("RAY_AUTH_TOKEN")
         return token, CheckLine("a token for the cluster is in RAY_AUTH_TOKEN")
     file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path("~/.ray/auth_token").expanduser())
@@ -367,7 +366,7 @@ def _token() -> tuple[str, CheckLine]:
     if not token:
         fix = "put the cluster's token there (`ray get-auth-token` prints it on the head node)"
         return "", CheckLine(f"{file} is empty", fix)
-    if not _TOKEN_FORM.fullmatch(token):
+    if not TOKEN_FORM.fullmatch(token):
         return "", _malformed(str(file))
     if file.stat().st_mode & 0o077:
         return token, CheckLine(f"others can read the cluster's token in {file}", f"chmod 600 {file}")

@@ -22,7 +22,7 @@ from adapt.model.locate import CONFIG, OFFLINE, model_files
 from adapt.runner.bucket_records import DIGITS
 from adapt.runner.record import RECORD_FILE
 from adapt.support.errors import AdaptError, ConfigError, HubError, ModelError
-from adapt.support.redact import redact
+from adapt.support.redact import TOKEN_FORM, redact
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 TOKEN = "HF_TOKEN"
 """Environment variable for a Hub token with write access."""
 CARD = "README.md"
-TOKEN_FORM = re.compile(r"[\x21-\x7e]+")
-"""Pattern of a valid token. If a token contains other characters, libraries print it in errors about HTTP headers."""
 _PART = r"[A-Za-z0-9](?:[\w.-]*\w)?"
 NAME = re.compile(rf"{_PART}/{_PART}(?<!\.git)", re.ASCII)
 """Pattern of the name of a repository with its owner. The Hub refuses names that end in `-`, `.` or `.git`."""

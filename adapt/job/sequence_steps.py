@@ -94,7 +94,7 @@ def _check_replay(config: Config) -> None:
             "sequence.replay_fraction is set, but every training run starts from the initial model, so there is nothing"
             " to replay",
             "remove sequence.replay_fraction, or use sequence.mode continual with a method.kind other than merge, one"
-            " and joint",
+            " or joint",
         )
     if method.past_fraction:
         raise ConfigError(

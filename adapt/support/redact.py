@@ -3,6 +3,8 @@
 import re
 from typing import Any
 
+TOKEN_FORM = re.compile(r"[\x21-\x7e]+")
+"""Pattern of a valid token. If a token contains other characters, libraries print it in errors about HTTP headers."""
 _LEFT_OUT = "***"
 _HOST = r"\[[0-9a-fA-F:.%]+\]"  # an IPv6 address
 _PASSWORD = re.compile(
